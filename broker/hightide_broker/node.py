@@ -70,11 +70,7 @@ from hightide_broker.runtime.server.listener import Server, server_of
 from hightide_broker.runtime.server.offset_handlers import OffsetHandlers
 from hightide_broker.runtime.server.record_handlers import RecordHandlers
 from hightide_broker.runtime.server.routes import VERSION, Routes
-from hightide_broker.storage.directory import (
-    METADATA_DIRECTORY,
-    Meta,
-    write_clean_marker,
-)
+from hightide_broker.storage.directory import METADATA_DIRECTORY, Meta, write_clean_marker
 from hightide_broker.storage.runs import begin_run, confirm_run
 from hightide_broker.storage.segment import LogConfig
 from hightide_broker.trace.events import Event, NodeServes, NodeStarted, NodeStopped
@@ -127,6 +123,8 @@ class Node:
         )
         self.syncer = Syncer(disk, self._agenda)
         self._stop = trio.Event()
+        self.draining = False
+        """Whether it hands what it leads to others, before it stops."""
         self._attached = False
         """Whether the replicas were opened, so that the last stop says nothing any more."""
         self._voters = config.voters
@@ -258,7 +256,7 @@ class Node:
             self._agenda,
             lambda: self.image,
             self.replicas.traffic,
-            why_not=self._why_not,
+            why_not=self.why_not,
             is_current=self._is_current,
             kafka=kafka,
         )
@@ -298,7 +296,7 @@ class Node:
             gate,
             node=self.id,
             is_broker=self.lifecycle is not None,
-            why_not=self._why_not,
+            why_not=self.why_not,
             look=records.look,
         )
 
@@ -312,10 +310,12 @@ class Node:
     def _is_current(self) -> bool:
         return self.quorum.is_current(self.metadata_loader.applied.value)
 
-    def _why_not(self) -> str:
+    def why_not(self) -> str:
+        """Why it answers no clients yet; empty once it does."""
         if self.serving.is_set():
             return ""
-        return f"node {self.id} is starting: it waits for the controllers {[*self._voters]}"
+        waits = f"is starting: it waits for the controllers {[*self._voters]}"
+        return f"node {self.id} {self.replicas.recovering.told or waits}"
 
     @property
     def address(self) -> str:
@@ -369,7 +369,10 @@ class Node:
 
     def stop(self) -> None:
         """Begin an orderly stop; `open_node` ends when it is done."""
-        self._stop.set()
+        if not self.stopping:
+            may_lead = self.lifecycle is not None and self.serving.is_set()
+            self.draining = may_lead and self.image.has_others_than(self.id)
+            self._stop.set()
 
     # -- admin_handlers.Metadata -----------------------------------------------------------------
 
@@ -420,13 +423,12 @@ class Node:
             nursery.start_soon(self._forwarding.run)
             nursery.start_soon(entrance.run, self.server.serve_stream, nursery)
             nursery.start_soon(self.quorum.run)
-            loader = self.metadata_loader
-            nursery.start_soon(loader.run)
+            nursery.start_soon(self.metadata_loader.run)
             if self.controller is not None:
                 nursery.start_soon(self.controller.run)
                 if self.config[keys.CONTROLLER_QUORUM_AUTO_JOIN_ENABLE]:
                     nursery.start_soon(self._join_quorum)
-                nursery.start_soon(self._liveness.run, loader)
+                nursery.start_soon(self._liveness.run, self.metadata_loader)
             nursery.start_soon(self._join, nursery, previous_epoch)
             await self._stop.wait()
             clean = await self._leave(entrance)
@@ -479,12 +481,13 @@ class Node:
     async def _leave(self, entrance: Entrance) -> bool:
         """Hand everything on, finish requests, close the logs; whether all is whole on disk."""
         patience_s = self.config.seconds(keys.SHUTDOWN_TIMEOUT_MS)
-        if not any(self.image.is_active(b) for b in self.image.brokers if b != self.id):
+        if not self.image.has_others_than(self.id):
             # There is nobody to hand anything to: what is at work is finished first.
             await self._stop_listening(entrance, patience_s)
         was_serving = self.serving.is_set()
         if self.lifecycle is not None and was_serving:
             await self.lifecycle.stop(patience_s)
+        self.draining = False
         await self.quorum.resign()
         await self._stop_listening(entrance, patience_s)
         await self._fetchers.stop()

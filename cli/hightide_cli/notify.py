@@ -57,7 +57,7 @@ class Notifier:
             nursery.start_soon(self._beat)
             while not node.serving.is_set():
                 more = f"EXTEND_TIMEOUT_USEC={_MORE_TIME_S * 1_000_000}"
-                self.tell("STATUS=starting: it waits for the controllers, or reads its logs", more)
+                self.tell(f"STATUS={node.why_not()}", more)
                 with trio.move_on_after(STARTING_S):
                     await node.serving.wait()
             self.tell("READY=1", f"STATUS=serves on {node.address}")

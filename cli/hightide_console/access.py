@@ -12,7 +12,7 @@ from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hightide import Acl, AclPattern, HightideError, Quota
+from hightide import Acl, AclPattern, ApiError, HightideError, Quota
 from hightide_console.views import View
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ async def access_view(admin: Admin) -> View:
 async def _seen(ask: Callable[[], Awaitable[list[Any]]]) -> tuple[list[Any], str]:
     try:
         return await ask(), ""
+    except ApiError as error:
+        return [], error.message  # an answer: how often it was asked for says nothing here
     except HightideError as error:
         return [], str(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ LIMIT_MAX = 500
 SCANNED_MAX = 50_000
 """Records that are looked at for those with a key."""
 SEARCH_S = 5.0
+AT_ONCE = 500
 TEXT_MAX = 64 << 10
 """Of a key, a value or a header that is shown; more is cut, and said."""
 
@@ -31,12 +33,18 @@ class Wanted(NamedTuple):
     """Only those whose key has this text in it."""
     limit: int = 50
 
+    @property
+    def newest(self) -> bool:
+        """Whether those are wanted that were written last."""
+        return self.offset < 0 and self.time_ms < 0
+
 
 async def search(bootstrap: str, options: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     """The records, and where to go on; raises what a consumer does."""
     tp = TopicPartition(wanted.topic, wanted.partition)
     limit = min(max(wanted.limit, 1), LIMIT_MAX)
-    found: list[dict[str, Any]] = []
+    found: deque[Record] = deque(maxlen=limit)
+    """Of the newest, the last ones; of others, the first."""
     async with Consumer(bootstrap, auto_offset_reset="earliest", **options) as consumer:
         await consumer.assign([tp])
         start = (await consumer.offsets(EARLIEST))[tp].offset
@@ -47,14 +55,17 @@ async def search(bootstrap: str, options: Mapping[str, Any], wanted: Wanted) -> 
         consumer.seek(tp.topic, tp.partition, at)
         scanned, next_offset = 0, at
         with trio.move_on_after(SEARCH_S):
-            while next_offset < end and len(found) < limit and scanned < SCANNED_MAX:
-                for record in await consumer.poll(timeout_ms=500, max_records=limit):
+            while next_offset < end and scanned < SCANNED_MAX:
+                for record in await consumer.poll(timeout_ms=500, max_records=AT_ONCE):
+                    if len(found) == limit and not wanted.newest:
+                        break
                     scanned, next_offset = scanned + 1, record.offset + 1
-                    if wanted.key.encode() in (record.key or b"") and len(found) < limit:
-                        found.append(shown(record))
-                        if len(found) == limit:
-                            break
-    return {"records": found, "start": start, "end": end, "next": next_offset, "scanned": scanned}
+                    if wanted.key.encode() in (record.key or b""):
+                        found.append(record)
+                if len(found) == limit and not wanted.newest:
+                    break
+    records = [shown(record) for record in found]
+    return {"records": records, "start": start, "end": end, "next": next_offset, "scanned": scanned}
 
 
 async def _begin(
@@ -65,7 +76,7 @@ async def _begin(
         return end if at < 0 else at
     if wanted.offset >= 0:
         return max(wanted.offset, start)
-    return max(end - limit, start)
+    return max(end - (SCANNED_MAX if wanted.key else limit), start)
 
 
 def shown(record: Record) -> dict[str, Any]:

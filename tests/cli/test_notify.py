@@ -36,7 +36,9 @@ def heard(tmp_path):
 
 
 def starting_node():
-    return SimpleNamespace(serving=trio.Event(), address="127.0.0.1:1")
+    return SimpleNamespace(
+        serving=trio.Event(), address="127.0.0.1:1", why_not=lambda: "node 1 is starting"
+    )
 
 
 async def test_a_node_is_ready_once_it_serves_and_not_before(heard, mock_clock):
@@ -47,7 +49,7 @@ async def test_a_node_is_ready_once_it_serves_and_not_before(heard, mock_clock):
         await wait_all_tasks_blocked()
         said = told()
         assert "READY=1" not in said
-        assert any(each.startswith("STATUS=starting") for each in said)
+        assert "STATUS=node 1 is starting" in said
         assert any(each.startswith("EXTEND_TIMEOUT_USEC=") for each in said)
         node.serving.set()
         await wait_all_tasks_blocked()

@@ -8,14 +8,13 @@ import json
 from pathlib import Path
 
 import pytest
-from browserkit import NEEDS_ONE, Tab, browser
+from browserkit import NEEDS_ONE, Tab
 from commands import StartedCluster, hightide
 from console_run import Console, Visitor
 from consolekit import broker, made
 from incident import diverge
 from patience import wait_until
 from secure_run import open_only, reaching
-from three_nodes import Nodes
 
 from hightide import ClusterDescription, blocking, read_client_config
 from hightide_console.views import open_view
@@ -39,39 +38,6 @@ PAGES = {
     "/timeline/orders/0": "timeline",
 }
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    data = tmp_path_factory.mktemp("cluster") / "data"
-    made = Nodes(data, "-n", "3", "--topic", "orders:1:3")
-    try:
-        made.run("produce", "orders", stdin=b"".join(b"%d\n" % n for n in range(40)))
-        made.run("consume", "orders", "--group", "readers", "--from", "start", "-c", "40")
-        yield made
-    finally:
-        made.end()
-
-
-@pytest.fixture(scope="module")
-def console(cluster):
-    made = Console(cluster.address, "--allow-changes")
-    yield made
-    made.end()
-
-
-@pytest.fixture
-def tab(chromium, console):
-    made = Tab(chromium, console.address)
-    yield made
-    made.close()
-    assert made.complaints == []
 
 
 def ends_of(cluster):
@@ -223,48 +189,6 @@ def test_a_page_finds_a_console_again_that_was_restarted(chromium, cluster):
     tab.until("document.querySelector('.link-live')")
     tab.close()
     second.end()
-
-
-def test_times_are_told_by_the_two_units_that_say_most(tab):
-    tab.go("/", heading="Cluster")
-    told = tab.page.evaluate(
-        "import('/static/parts.js').then(parts => "
-        "[-1, 0, 59_900, 61_000, 3_600_000, 90_061_000].map(parts.lasting))"
-    )
-    assert told == ["?", "0.0 s", "59.9 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]
-
-
-GATHERED = """
-import('/static/parts.js').then(({ gathered }) => {
-  const event = (kind, node, topic, partition, ms) => ({ kind, node, topic, partition, ms });
-  const busy = [0, 1, 2].flatMap((n) => [
-    event("leads", 1, "t", n, n), event("follows", 2, "t", n, n),
-  ]);
-  const others = [
-    event("leads", 1, "u", 0, 3), event("leads", 2, "t", 3, 3), event("leads", 1, "t", 0, 4),
-    event("leads", 1, "t", 9, 5000), event("truncated", 1, "t", 0, 5001),
-    event("truncated", 1, "t", 1, 5001), event("quorum_vote", 1, "", -1, 5002),
-    event("quorum_vote", 1, "", -1, 5002),
-  ];
-  return gathered([...busy, ...others]).map(({ first, more }) => [first.kind, first.topic, more]);
-})
-"""
-
-
-def test_what_befell_many_partitions_at_once_is_one_line(tab):
-    tab.go("/", heading="Cluster")
-    assert tab.page.evaluate(GATHERED) == [
-        ["leads", "t", 2],
-        ["follows", "t", 2],
-        ["leads", "u", 0],
-        ["leads", "t", 0],
-        ["leads", "t", 0],
-        ["leads", "t", 0],
-        ["truncated", "t", 0],
-        ["truncated", "t", 0],
-        ["quorum_vote", "", 0],
-        ["quorum_vote", "", 0],
-    ]
 
 
 def test_a_name_typed_by_hand_that_is_none_breaks_no_page(tab):

@@ -62,7 +62,7 @@ async def test_groups_of_a_restarted_coordinator_are_read_before_anybody_asks():
         with trio.fail_after(60):
             while "g" not in dict(coordinators.offsets()):
                 await trio.sleep(0.01)
-        assert coordinators.states() == {"loading": 0, "active": 1}
+        assert coordinators.states() == {"loading": 0, "active": 1, "failed": 0}
 
 
 async def test_groups_that_cannot_be_read_take_their_partition_offline_alone(
@@ -87,5 +87,7 @@ async def test_groups_that_cannot_be_read_take_their_partition_offline_alone(
         replica = node.replicas[TopicPartition(OFFSETS_TOPIC, 0)]
         with trio.fail_after(PATIENCE_S):
             while not replica.offline:
+                await trio.sleep(0.01)
+            while node.coordinators.states() != {"loading": 0, "active": 0, "failed": 1}:
                 await trio.sleep(0.01)
         assert (await client.produce(b"v")).error is None

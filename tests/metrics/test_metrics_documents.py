@@ -15,6 +15,7 @@ from brokers import new_node
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from test_metrics_page import WATCHED, asked
 
+from hightide_broker.runtime.metrics.watching import Watching
 from hightide_broker.simulation.disk import SimDisk
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -23,6 +24,12 @@ RULES = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"
 BOARD = json.loads((DEPLOY / "grafana.json").read_text())
 TARGETS = [target for panel in BOARD["panels"] for target in panel["targets"]]
 OF_PROMETHEUS = {"up"}
+TOLD = {
+    name: tuple(labels.split(",")) if labels else ()
+    for row in re.findall(r"^\| (`[^|]+`) \|", DOCUMENT, re.MULTILINE)
+    for name, labels in re.findall(r"`([a-z_]+)(?:\{([a-z_,]+)\})?`", row)
+}
+"""Metric → its labels, as METRICS.md has them."""
 NOT_ON_THE_BOARD = {
     "build_info",
     "feature_level",
@@ -80,10 +87,30 @@ def family_of(name, families):
 
 
 async def test_each_metric_is_explained_and_each_explained_one_exists(families):
-    rows = re.findall(r"^\| (`[^|]+`) \|", DOCUMENT, re.MULTILINE)
-    told = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     ends = {"counter": "_total", "histogram": "", "gauge": ""}
-    assert told == {name + ends[kind] for name, kind in families.items()}
+    assert {*TOLD} == {name + ends[kind] for name, kind in families.items()}
+
+
+async def test_a_metric_has_the_labels_that_are_told_of_it():
+    async with new_node(SimDisk(), WATCHED) as node:
+        found = [each for each in Watching(node).measured(in_detail=True) if each is not None]
+    ends = {"counter": "_total", "histogram": "", "gauge": ""}
+    assert {each.name + ends[each.kind]: each.labels for each, _ in found} == TOLD
+
+
+def test_a_legend_names_what_its_panel_tells_apart():
+    legends = [target for target in TARGETS if "{{" in target["legendFormat"]]
+    assert legends
+    for target in legends:
+        by = re.findall(r"\bby \(([^)]*)\)", target["expr"])
+        apart = {name for names in by for name in names.split(", ")} - {"le"}
+        named = {*re.findall(r"{{(\w+)}}", target["legendFormat"])}
+        assert named <= (apart or {"instance", *_labels_of(target["expr"])}), target
+
+
+def _labels_of(expression):
+    names = {name.removeprefix("hightide_") for name in selected(expression)}
+    return {label for name in names for label in TOLD.get(name, ())}
 
 
 async def test_what_alerts_and_board_read_exists(families):

@@ -23,7 +23,7 @@ from brokers import (
     quiet,
 )
 from brokers import settings as config_of
-from group_world import Asking
+from group_world import Asking, site, virtual
 from test_metrics_documents import DOCUMENT
 from test_metrics_page import WATCHED, asked, samples
 from test_metrics_told import committed
@@ -36,12 +36,16 @@ from hightide.protocol.records import parse_header
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.groups.parts import REASONS
 from hightide_broker.core.quorum.roles import Voter
+from hightide_broker.core.replication.refusals import CAUSES
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.system import open_files
 from hightide_broker.runtime.metrics import of_replicas
+from hightide_broker.runtime.metrics.health import STATES, state_of
 from hightide_broker.runtime.metrics.of_node import voters_by_kind
+from hightide_broker.runtime.metrics.of_requests import WAITING
 from hightide_broker.runtime.metrics.watching import Watching
 from hightide_broker.runtime.replication.recovering import Recovering
+from hightide_broker.runtime.server.counts import PHASES
 from hightide_broker.runtime.server.counts import REASONS as CLOSED
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
@@ -211,13 +215,16 @@ async def test_a_broker_that_starts_tells_what_it_has_still_to_open(autojump_clo
         await client.create(partitions=partitions)
         await client.produce(b"x" * payload)
     disk.crash(LoseAll())
-    left = []
+    left, states = [], []
     async with new_node(disk, wait=False) as node:
         recovering = node.replicas.recovering
         disk.thread_pause = lambda: 0.1
         while not node.serving.is_set():
             left.append((recovering.partitions, recovering.bytes))
+            states.append(state_of(node))
+            assert recovering.bytes == 0 or "recovers its logs: " in node.why_not()
             await trio.sleep(0.01)
+        states.append(state_of(node))
         disk.thread_pause = None
         assert (recovering.partitions, recovering.bytes) == (0, 0)
         assert len(node.replicas) == partitions
@@ -225,6 +232,24 @@ async def test_a_broker_that_starts_tells_what_it_has_still_to_open(autojump_clo
     assert max(numbers) == partitions
     assert any(0 < count < partitions for count in numbers), "it goes on step by step"
     assert payload < max(size for _, size in left) < payload + 1000
+    in_turn = [state for number, state in enumerate(states) if states[:number][-1:] != [state]]
+    assert in_turn == ["starting", "recovering", "starting", "running"]
+
+
+@virtual
+async def test_a_broker_that_stops_drains_first_where_there_is_another():
+    """Who is left alone has nobody to drain to."""
+    async with site(brokers=2) as at:
+        for number, drains in ((1, True), (0, False)):
+            machine, seen = at.machines[number], []
+            node = machine.node
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(machine.stop)
+                while machine.node is not None:
+                    await trio.sleep(0.0001)
+                    seen.append(state_of(node))
+            in_turn = [state for place, state in enumerate(seen) if seen[:place][-1:] != [state]]
+            assert in_turn == [*["draining"] * drains, "stopping"]
 
 
 async def test_after_an_orderly_stop_nothing_is_to_be_looked_at():
@@ -256,6 +281,8 @@ def test_only_segments_from_the_recovery_point_on_are_to_be_scanned():
     found = [bytes_to_scan(disk, "d", point) for point in (0, 4, 5, 8, 9, 99)]
     assert found == [60, 60, 50, 50, 30, 30]
     assert bytes_to_scan(disk, "nowhere", 0) == 0
+    disk.fail("read", "d/")
+    assert bytes_to_scan(disk, "d", 0) == 60, "of a disk that says how large files are, and no more"
 
 
 def test_what_is_left_falls_with_each_partition():
@@ -353,14 +380,20 @@ async def test_connections_that_end_are_told_by_why():
     assert closed == {"invalid": 1, "left": 1, "full": 1}
 
 
-def test_each_why_is_explained():
-    assert {*CLOSED} <= {*re.findall(r"`([a-z_]+)`", row_of("connections_closed_total"))}
-    assert {*REASONS} <= {*re.findall(r"`([a-z_]+)`", row_of("group_rebalances_total"))}
-
-
-def row_of(name):
-    """Of the table of metrics."""
-    return next(line for line in DOCUMENT.splitlines() if line.startswith(f"| `{name}`"))
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("connections_closed_total", CLOSED),
+        ("group_rebalances_total", REASONS),
+        ("rejected_batches_total", CAUSES),
+        ("request_phase_seconds", PHASES),
+        ("waiting_requests", WAITING),
+        ("node_state", STATES),
+    ],
+)
+def test_each_value_of_a_label_is_explained(name, values):
+    (row,) = [line for line in DOCUMENT.splitlines() if re.match(rf"\| `{name}\b", line)]
+    assert {*values} <= {*re.findall(r"`([a-z_]+)`", row)}
 
 
 async def test_who_waits_for_a_quota_is_told_of_while_it_does(mock_clock):

@@ -11,10 +11,12 @@ from brokers import client_of, new_node, quiet
 from brokers import settings as config_of
 from http_attacks import STRANGE
 
+from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.config import ConfigError, make_config, open_metrics
 from hightide_broker.runtime.metrics import http
 from hightide_broker.runtime.metrics.health import why_not_ready
 from hightide_broker.runtime.metrics.http import Answer, Port
+from hightide_broker.runtime.replication.recovering import Recovering
 from hightide_broker.simulation.disk import SimDisk
 from hightide_cli.server import warn_of_metrics
 
@@ -83,15 +85,27 @@ async def test_without_a_quorum_a_node_is_alive_and_not_ready_and_says_why():
         assert "controller_active 0" in (await get(node, "/metrics"))[1]
 
 
-def standing(*, serving=True, stopping=False, fenced=False, leader=2, is_broker=True):
-    """A node, as far as its health goes."""
-    event = trio.Event()
+def standing(
+    *,
+    serving=True,
+    stopping=False,
+    draining=False,
+    fenced=False,
+    leader=2,
+    is_broker=True,
+    to_scan=(),
+):
+    """A node, as far as its health goes; `to_scan`: bytes of each partition that it has to open."""
+    event, recovering = trio.Event(), Recovering()
+    recovering.begin({TopicPartition("t", number): size for number, size in enumerate(to_scan)})
     if serving:
         event.set()
     return SimpleNamespace(
         id=1,
         serving=event,
         stopping=stopping,
+        draining=draining,
+        replicas=SimpleNamespace(recovering=recovering),
         lifecycle=object() if is_broker else None,
         image=SimpleNamespace(brokers={1: SimpleNamespace(fenced=fenced)}),
         quorum=SimpleNamespace(leader=leader),
@@ -109,6 +123,12 @@ def standing(*, serving=True, stopping=False, fenced=False, leader=2, is_broker=
         (standing(leader=-1), ""),
         (standing(is_broker=False, leader=-1), "knows no active controller"),
         (standing(stopping=True), "stops"),
+        (standing(stopping=True, draining=True), "stops: it hands what it leads to others"),
+        (
+            standing(serving=False, to_scan=[0, 7]),
+            "recovers its logs: 2 of 2 partitions are left, with 7 bytes to look at, at most",
+        ),
+        (standing(serving=False, to_scan=[0, 0]), "is starting"),
     ],
 )
 def test_why_a_node_is_not_ready(node, why):

@@ -5,15 +5,23 @@ Method: a node whose clock a test moves; the page as a strict reader has it; cou
 by events of every kind.
 """
 
+import struct
+
+import msgspec
 import pytest
-from brokers import FakeClock, batch, client_of, new_node
+from brokers import NOW_MS, FakeClock, batch, client_of, new_node, quiet
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from test_metrics_page import WATCHED, samples
 
+from hightide import HightideError
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
+from hightide.protocol.records import crc32c
+from hightide_broker.core.replication.refusals import CAUSES
 from hightide_broker.runtime.metrics.happened import Happened
+from hightide_broker.runtime.metrics.of_requests import WAITING
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.trace import events as e
 
@@ -101,18 +109,75 @@ async def test_what_the_controller_decides_is_counted():
         assert found["replica_max_lag_records",] == 0
 
 
-async def test_refused_batches_are_counted_by_why():
+def changed(at, value, *, crc=True):
+    """A batch with one byte changed, and its checksum made right again."""
+    data = batch(b"x")
+    data[at] = value
+    if crc:
+        struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return data
+
+
+REFUSED_FOR = {
+    "crc": changed(-1, 1, crc=False),
+    "magic": changed(16, 3),
+    "sequence": batch(b"x", producer=(7, 1, 9)),
+    "epoch": batch(b"x", producer=(7, 0, 1)),
+    "size": batch(bytes(2000)),
+    "timestamp": batch(b"x", times=[NOW_MS + (1 << 40)]),
+    "record": changed(7, 1),
+}
+
+
+async def test_refused_batches_are_counted_by_what_is_wrong_with_them():
+    """Those without acks, too, which hear of it by losing their connection."""
+    configs = {"max.message.bytes": "1000"}
     async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
-        await client.create()
-        broken = batch(b"x")
-        broken[-1] ^= 1
-        request = m.ProduceRequest(
-            acks=-1,
-            timeout_ms=1000,
-            partitions=[m.ProducePartition(topic="t", partition=0, records=0)],
+        await client.create(configs=configs)
+        assert (await client.send(batch(b"x", producer=(7, 1, 0)))).error is None
+        for number, data in enumerate(REFUSED_FOR.values()):
+            assert (await client.send(data)).error is not None
+            found = await samples(node)
+            told = {cause: found["rejected_batches_total", cause] for cause in REFUSED_FOR}
+            assert [*told.values()] == [int(each <= number) for each in range(len(told))]
+        part = m.ProducePartition(topic="t", partition=0, records=0)
+        without = m.ProduceRequest(acks=0, timeout_ms=1000, partitions=[part])
+        async with client_of(node) as hasty:
+            answer = await hasty.connection.begin(without, [REFUSED_FOR["crc"]])
+            with pytest.raises(HightideError):
+                await answer.wait(timeout_s=PATIENCE_S)
+        assert (await samples(node))["rejected_batches_total", "crc"] == 2
+        assert (await client.send(batch(b"x"), partition=9)).error is not None
+        found = await samples(node)
+        assert sum(found["rejected_batches_total", each] for each in CAUSES) == 8
+    assert {*REFUSED_FOR} == {*CAUSES}
+
+
+async def test_who_waits_is_counted_by_what_for():
+    async with (
+        new_node(SimDisk(), WATCHED) as node,
+        client_of(node) as reader,
+        client_of(node) as member,
+    ):
+        await member.create()
+        await committed(member, "g", 0)
+        before = await samples(node)
+        assert [before["waiting_requests", kind] for kind in WAITING] == [0] * len(WAITING)
+        part = m.FetchPartition(topic="t", partition=0, fetch_offset=0)
+        await reader.connection.begin(m.FetchRequest(max_wait_ms=60_000, partitions=[part]))
+        join = g.JoinGroupRequest(
+            group="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            client_id="c",
+            protocols=[g.Protocol(name="range", metadata=b"")],
         )
-        await client.call(request, broken)
-        assert (await samples(node))["rejected_batches_total", "CORRUPT_MESSAGE"] == 1
+        told = await member.call(join)
+        await member.connection.begin(msgspec.structs.replace(join, member_id=told.member_id))
+        await quiet()
+        found = await samples(node)
+        now = {kind: found["waiting_requests", kind] for kind in WAITING}
+        assert now == {"produce": 0, "fetch": 1, "join": 1, "sync": 0, "delete_records": 0}
 
 
 async def test_the_page_of_kafka_exporter_says_the_same():

@@ -75,7 +75,10 @@ async def test_a_login_that_is_made_again_is_written_down_too(told):
             await said_by(ask, right)
             with pytest.raises(ApiError):
                 await said_by(ask, Login("SCRAM-SHA-256", "mallory", PASSWORD))
-        assert node.server.counts.logins == {("SCRAM", True): 2, ("SCRAM", False): 1}
+        assert node.server.counts.logins == {
+            ("client", "SCRAM", True): 2,
+            ("client", "SCRAM", False): 1,
+        }
     assert whose(told())[1:] == [
         "logged in again: User:user",
         f"turned away: {FAILED}, as 'mallory', on a connection of User:user",
@@ -156,12 +159,12 @@ async def test_a_login_that_was_not_made_again_is_written_down_once(tmp_path, mo
 async def test_strangers_and_routine_hide_nothing_of_who_is_in(told):
     lines, alice = LoginLines(Counts(TrafficByTopic())), Peer("1.2.3.4", "User:alice")
     for number in range(LINES_MAX + 1):
-        lines.turned_away("no", "alice", f"stranger:{number}")
-        lines.came_again(alice, f"routine:{number}")
+        lines.turned_away("client", "no", "alice", f"stranger:{number}")
+        lines.came_again("client", alice, f"routine:{number}")
         lines.over(Peer("1.2.3.5", "User:bob"), "late", f"bob:{number}")
     written = told()
     assert len(written) == 3 * LINES_MAX
-    lines.refused_again(alice, "no", "mallory\n", "there:1")
+    lines.refused_again("client", alice, "no", "mallory\n", "there:1")
     lines.over(alice, "late", "there:2")
     assert told()[len(written) :] == [
         "turned away: no, as 'mallory\\n', on a connection of User:alice, from there:1",

@@ -77,6 +77,14 @@ def while_it_is_dead(tab, leader, folder):
 def afterwards(tab, folder):
     tab.go("/", heading="Cluster").until("document.querySelectorAll('.events li').length > 5")
     picture(tab, folder / "overview.png")
+    tab.go("/brokers", heading="Brokers").until(
+        "document.querySelectorAll('tbody tr').length === 3"
+    )
+    picture(tab, folder / "brokers.png")
+    tab.go("/topics", heading="Topics").until("document.querySelectorAll('tbody tr').length > 1")
+    picture(tab, folder / "topics.png")
+    tab.go("/groups", heading="Groups").until("document.querySelectorAll('tbody tr').length > 1")
+    picture(tab, folder / "groups.png")
     tab.go("/timeline/orders/0", heading="timeline").until("document.querySelector('.player')")
     frames = tab.page.evaluate(
         "async () => (await (await fetch('/api/timeline?topic=orders&partition=0')).json()).frames"

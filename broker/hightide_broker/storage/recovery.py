@@ -458,7 +458,12 @@ def _remove(disk: Disk, segment: Segment, recovery: Recovery) -> None:
 
 def bytes_to_scan(disk: Disk, directory: str, recovery_point: int) -> int:
     """How much `load` scans at most after an unclean stop: all segments from the one that holds the
-    recovery point on. Raises `DiskError`."""
+    recovery point on. Raises `DiskError`.
+
+    What is left of a start has to be known before its first log is opened, and the logs cannot all
+    be open at a time. So names and sizes are asked for once more than `load` does; no byte of a
+    file is read for it.
+    """
     names = disk.list(directory) if disk.exists(directory) else []
     files = [match for name in names if (match := _SEGMENT_FILE.match(name))]
     bases = [int(match[1]) for match in files if match[2] == "log"]

@@ -71,7 +71,7 @@ export function Access() {
 }
 
 function Users({ users }) {
-  return html`<${Table} caption="Users" empty="nobody has a password" columns=${["user", "logs in by", ...(may() ? [""] : [])]}
+  return html`<${Table} caption="Users" titled empty="nobody has a password" columns=${["user", "logs in by", ...(may() ? [""] : [])]}
       rows=${users.map(({ user, mechanisms }) => ({
         key: user, cells: [user, mechanisms.join(", "), ...(may() ? [html`${
           button({ what: "password", user }, `Another password for ${user}`, "another password")} · ${
@@ -84,7 +84,7 @@ function Users({ users }) {
 
 function Rules({ rules }) {
   const text = (rule) => `${rule.principal} ${rule.permission === "DENY" ? "may not" : "may"} ${rule.operation} ${rule.resource} ${rule.name}`;
-  return html`<${Table} caption="Rules" empty="there is no rule"
+  return html`<${Table} caption="Rules" titled empty="there is no rule"
       columns=${["who", "may", "what", "to", "from", ...(may() ? [""] : [])]}
       rows=${rules.map((rule) => ({
         key: JSON.stringify(rule), bad: rule.permission === "DENY",
@@ -122,7 +122,7 @@ function Explain() {
 
 function Quotas({ quotas }) {
   const whose = (each) => ["user", "client_id", "ip"].filter((name) => each[name]).map((name) => `${name.replace("_", " ")} ${each[name]}`).join(", ");
-  return html`<${Table} caption="Quotas" empty="nobody is limited" columns=${["whose", "what", "a second", ...(may() ? [""] : [])]}
+  return html`<${Table} caption="Quotas" titled empty="nobody is limited" columns=${["whose", "what", "a second", ...(may() ? [""] : [])]}
       rows=${quotas.map((each) => ({
         key: `${whose(each)} ${each.key}`, cells: [whose(each), each.key, count(each.value), ...(may() ? [
           button({ what: "quota", ...each, value: null }, `Remove ${each.key} of ${whose(each)}`, "remove")] : [])],

@@ -4,7 +4,7 @@ import { store, changed, ui, ask, begin, watch, unwatch, onChange } from "./stor
 import { html } from "./parts.js";
 import { Overview, Brokers, Topics, Topic, Quorum, Groups, Group } from "./pages.js";
 import { Access, load as loadAccess } from "./access.js";
-import { Messages } from "./records.js";
+import { Messages, load as loadMessages } from "./records.js";
 import { Lab, Lesson, load as loadLesson } from "./lab.js";
 import { Timeline, load } from "./timeline.js";
 
@@ -117,6 +117,7 @@ function arrive() {
     if (page === "timeline") load(name, number);
     if (page === "lab") loadLesson(name);
     if (page === "access") loadAccess();
+    if (page === "messages") loadMessages(name, number);
     fetchMore();
   }
   changed({});

@@ -1,5 +1,5 @@
 // The pages that show what is now.
-import { store, ui, ask, sample } from "./store.js";
+import { store, ui, ask, sample, isOfQuorum } from "./store.js";
 import { html, count, counted, bytes, lasting, moment, Badge, Command, Table, Events } from "./parts.js";
 import { Lanes, MiniLanes } from "./lanes.js";
 import { Chart } from "./series.js";
@@ -14,7 +14,7 @@ export function Overview() {
   const sum = (name) => cluster.topics.reduce((total, topic) => total + topic[name], 0);
   const cards = [
     ["brokers that serve", serving.length, cluster.brokers.length, serving.length < cluster.brokers.length],
-    ["active controller", cluster.controller < 0 ? "none" : cluster.controller, "one", cluster.controller < 0],
+    ["active controller", cluster.controller < 0 ? "none" : `node ${cluster.controller}`, "one", cluster.controller < 0],
     ["partitions without a leader", sum("leaderless"), 0, sum("leaderless") > 0],
     ["under-replicated", sum("under_replicated"), 0, sum("under_replicated") > 0],
   ];
@@ -30,7 +30,7 @@ export function Overview() {
 
 export function Brokers() {
   const { cluster } = store;
-  return html`<${Table} caption="Brokers"
+  return html`<${Table} caption="Brokers" titled
     columns=${["broker", "state", "address", "roles", "leads", "replicas", "on disk", "free"]}
     rows=${cluster.brokers.map((broker) => ({
       key: broker.id,
@@ -41,7 +41,8 @@ export function Brokers() {
         broker.address, broker.roles.join(", "), count(broker.leads), count(broker.replicas),
         bytes(broker.size_bytes), bytes(broker.free_bytes),
       ],
-    }))} />`;
+    }))} />
+    <${Command} line="hightide brokers list" />`;
 }
 
 export function Topics() {
@@ -54,7 +55,7 @@ export function Topics() {
       <label><input type="checkbox" checked=${store.ui.internal ?? false}
         onChange=${(e) => ui({ internal: e.target.checked })} /> the cluster's own, too</label>
     </form>
-    <${Table} caption="Topics" empty="no topic has that in its name"
+    <${Table} caption="Topics" titled empty="no topic has that in its name"
       columns=${["topic", "partitions", "replicas", "without a leader", "under-replicated"]}
       rows=${shown.map((topic) => ({
         key: topic.topic, bad: topic.leaderless > 0,
@@ -83,7 +84,7 @@ export function Topic({ name, number }) {
     <h2>Records a second, all partitions</h2>
     <${Chart} caption="Records a second" lines=${[["written", series.rates("written")], ["committed", series.rates("committed")]]} />
     ${topic.partitions.length > 1 && html`<h2>Partitions</h2>
-      <${Table} caption="Partitions"
+      <${Table} caption="Partitions" titled
         columns=${["partition", "replicas", "leader", "ISR", "ELR", "watermark"]}
         rows=${topic.partitions.map((part) => ({
           key: part.partition, bad: part.leader < 0,
@@ -103,7 +104,7 @@ export function Quorum() {
     error: "", log_start: 0, high_watermark: Math.min(quorum.high_watermark, voter.log_end), log_end: voter.log_end,
     synced: -1, epoch: quorum.epoch,
   }));
-  const events = store.events.filter((each) => each.kind.startsWith("quorum") || each.kind === "voters_changed");
+  const events = store.events.filter(isOfQuorum);
   const led = quorum.leader < 0 ? `Nobody leads; epoch ${quorum.epoch} is the last that is known` : `Node ${quorum.leader} leads epoch ${quorum.epoch}`;
   return html`<h1>Quorum of controllers</h1>
     <p class=${quorum.leader < 0 ? "bad" : ""}>${led}; what is below offset ${count(quorum.high_watermark)} is committed.</p>
@@ -116,7 +117,7 @@ export function Quorum() {
 export function Groups() {
   const { groups } = store.ui;
   return html`<h1>Groups</h1>
-    <${Table} caption="Groups" empty="no group, or none that you may see" columns=${["group", "state", "members"]}
+    <${Table} caption="Groups" titled empty="no group, or none that you may see" columns=${["group", "state", "members"]}
       rows=${(groups ?? []).map((group) => ({
         key: group.group, cells: [link(`/groups/${encodeURIComponent(group.group)}`, group.group), group.state, count(group.members)],
       }))} />
@@ -130,7 +131,7 @@ export function Group({ name }) {
   const series = sample(`group ${name}`, group, { read: group.partitions.reduce((sum, part) => sum + Math.max(part.committed, 0), 0), lag });
   const behind = Math.max(-1, ...group.partitions.map((part) => part.behind_ms));
   return html`<h1>${link("/groups", "Groups")} / ${name}</h1>
-    <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${counted(lag, "record")} behind${behind > 0 && `, the oldest of them ${lasting(behind)} old`}.</p>
+    <p>${group.state}, generation ${group.generation}${group.protocol && `, shared out by ${group.protocol}`}; coordinated by broker ${group.coordinator}; ${group.partitions.some((part) => part.lag >= 0) ? `${counted(lag, "record")} behind` : "nothing is committed"}${behind > 0 && `, the oldest of them ${lasting(behind)} old`}.</p>
     <${Table} caption="Members" empty="it has no members"
       columns=${["member", "client", "from", "partitions"]}
       rows=${group.members.map((member) => ({
@@ -146,7 +147,7 @@ export function Group({ name }) {
           html`<meter min="0" max=${Math.max(part.end, 1)} value=${Math.max(part.lag, 0)} aria-label="behind"></meter>`, lasting(part.behind_ms), part.member || "nobody"],
       }))} />
     <h2>Rebalances</h2>
-    <${Table} caption="Past rebalances" empty="none since this coordinator began" columns=${["when", "ended generation", "because"]}
+    <${Table} caption="Past rebalances" titled empty="none since this coordinator began" columns=${["when", "ended generation", "because"]}
       rows=${[...group.rebalances].reverse().map((each) => ({ key: each.ms, cells: [moment(each.ms), count(each.generation), each.cause] }))} />
     ${store.session.changes && html`<${Move} group=${group} />`}
     <h2>How far it is behind</h2><${Chart} caption="Records behind" lines=${[["records behind", series.levels("lag")]]} />

@@ -43,12 +43,12 @@ export function Command({ line }) {
   return html`<p class="command"><span class="quiet">the same by </span><code>${line}</code></p>`;
 }
 
-// A table with a caption for those who hear it.
-export function Table({ caption, columns, rows, empty = "nothing" }) {
+// A table with a caption; where a heading `titled` it already, only for those who hear it.
+export function Table({ caption, columns, rows, empty = "nothing", titled = false }) {
   if (!rows.length) return html`<p class="quiet">${empty}</p>`;
   return html`<div class="wide" tabindex="0" role="region" aria-label=${caption}>
     <table>
-      <caption>${caption}</caption>
+      <caption class=${titled ? "unseen" : ""}>${caption}</caption>
       <thead><tr>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
       <tbody>${rows.map((row) => html`<tr key=${row.key} class=${row.bad ? "bad" : ""}>
         ${row.cells.map((cell, at) => at === 0
@@ -74,10 +74,33 @@ export function gathered(events) {
   return rows;
 }
 
+const TOPICS_APART = 3;
+
+// What befell more topics than that at once, as when a broker dies: one row for all of them.
+export function condensed(rows) {
+  const bursts = [];
+  for (const row of rows) {
+    const { first } = row;
+    const burst = first.topic && !EACH_BY_ITSELF.has(first.kind) && bursts.findLast(({ rows: [{ first: began }] }) => began.kind === first.kind
+      && began.node === first.node && began.topic && first.ms - began.ms < ALIKE_MS);
+    if (burst) burst.rows.push(row);
+    else bursts.push({ rows: [row] });
+  }
+  const folded = bursts.flatMap(({ rows: alike }) => {
+    const topics = new Set(alike.map(({ first }) => first.topic)).size;
+    if (topics <= TOPICS_APART) return alike;
+    return [{ first: alike[0].first, more: alike.reduce((sum, { more }) => sum + more + 1, -1), topics }];
+  });
+  return folded.sort((a, b) => a.first.ms - b.first.ms);
+}
+
+// The newest first by their own clocks: they are heard of node by node.
 export function Events({ events, limit = 30 }) {
   if (!events.length) return html`<p class="quiet">nothing that is still known</p>`;
-  return html`<ol class="events" reversed>${gathered(events).slice(-limit).reverse().map(({ first: each, more }) => html`
+  const inTime = [...events].sort((a, b) => a.ms - b.ms);
+  return html`<p class="quiet small">times are UTC</p>
+    <ol class="events" reversed>${condensed(gathered(inTime)).slice(-limit).reverse().map(({ first: each, more, topics = 1 }) => html`
     <li key=${each.seen} class=${`event event-${each.kind}`}>
-      <time>${time(each.ms)}</time> ${each.text}${more > 0 && html` <span class="quiet">and ${counted(more, "more partition")} of ${each.topic}</span>`}
+      <time>${time(each.ms)}</time> ${each.text}${more > 0 && html` <span class="quiet">and ${counted(more, "more partition")} of ${topics > 1 ? counted(topics, "topic") : each.topic}</span>`}
     </li>`)}</ol>`;
 }

@@ -17,6 +17,7 @@ export const store = {
 };
 
 const EVENTS_KEPT = 2000;
+const RARE_KEPT = 300; // of the quorum, and of the topic that is open: whatever else happens
 const AGAIN_MS = 2000;
 let draw = () => {};
 let source = null;
@@ -64,6 +65,15 @@ export function sample(of, source, values) {
   return store.series;
 }
 
+export const isOfQuorum = (event) => event.kind.startsWith("quorum") || event.kind === "voters_changed";
+
+// Those that are kept, of events in their order.
+export function newest(all, topic) {
+  const older = all.slice(0, -EVENTS_KEPT);
+  const rare = new Set([isOfQuorum, (event) => topic && event.topic === topic].flatMap((is) => older.filter(is).slice(-RARE_KEPT)));
+  return [...older.filter((event) => rare.has(event)), ...all.slice(-EVENTS_KEPT)];
+}
+
 // One stream for the whole page: the cluster, the topic that is open, and what happens.
 export function watch(topic) {
   if (source !== null && source.readyState !== EventSource.CLOSED && topic === watchedTopic) return;
@@ -78,7 +88,7 @@ export function watch(topic) {
     const life = event.lastEventId.split(".")[0];
     const kept = store.life === life ? store.events : [];
     const all = new Map([...kept, ...JSON.parse(event.data)].map((each) => [each.seen, each]));
-    changed({ life, events: [...all.values()].sort((a, b) => a.seen - b.seen).slice(-EVENTS_KEPT) });
+    changed({ life, events: newest([...all.values()].sort((a, b) => a.seen - b.seen), topic) });
   });
   source.onopen = () => changed({ link: "live" });
   const mine = source;

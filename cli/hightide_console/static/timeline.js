@@ -66,7 +66,7 @@ export function Timeline({ name, number }) {
           aria-valuetext=${now.text} onInput=${(e) => to(Number(e.target.value))()} />
         <span class="quiet">${frame + 1} of ${known.length}</span>
       </div>
-      <p class="now" role="status"><time>${time(now.ms)}</time> ${now.text}</p>
+      <p class="now" role="status"><time>${time(now.ms)} UTC</time> ${now.text}</p>
       <${Lanes} name=${title} partition=${now} watermarkNote=${false} />
       <ol class="events" start="1">${known.slice(Math.max(frame - 8, 0), frame + 9).map((each, at) => {
         const index = Math.max(frame - 8, 0) + at;

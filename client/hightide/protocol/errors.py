@@ -294,6 +294,10 @@ class CorruptBatch(HightideError):
     """Record bytes failed a check: size, CRC, counts, or columns or rows that do not add up."""
 
 
+class UnknownMagic(CorruptBatch):
+    """A batch says that it has a form which nobody here can read."""
+
+
 class InflatesTooFar(CorruptBatch):
     """A compressed payload becomes larger than its reader allows."""
 

@@ -19,7 +19,7 @@ from crc32c import crc32c as _crc32c
 
 from hightide.protocol.codecs import CODEC_NAMES, ROW_CODECS, compress
 from hightide.protocol.codecs import Buffer as Buffer
-from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.errors import CorruptBatch, UnknownMagic
 
 MAGIC = 0x48
 """A batch whose payload is in columns: hightide's own."""
@@ -143,7 +143,7 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     except struct.error as error:
         raise CorruptBatch(f"batch header at byte {position} is cut off") from error
     if header.magic not in MAGICS:
-        raise CorruptBatch(
+        raise UnknownMagic(
             f"magic at byte {position} is 0x{header.magic & 0xFF:02x}, expected 0x48, or 0x02 for "
             "Kafka's rows"
         )

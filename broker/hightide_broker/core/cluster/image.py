@@ -294,6 +294,10 @@ class ClusterImage:
         state = self.brokers.get(broker)
         return state is not None and not state.fenced and not state.stopping
 
+    def has_others_than(self, broker: int) -> bool:
+        """Whether another broker may lead and join an ISR."""
+        return any(self.is_active(each) for each in self.brokers if each != broker)
+
     def broker_epoch(self, broker: int) -> int:
         """The epoch of a broker's registration, -1 if it has none."""
         state = self.brokers.get(broker)

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import NamedTuple
 
-from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.errors import ErrorCode
 from hightide.protocol.records import NO_PRODUCER_ID, BatchHeader, crc32c
 from hightide.protocol.words import counted
+from hightide_broker.core.replication.refusals import BatchRefused
 
 BATCHES_KEPT = 5
 SEQUENCE_MAX = (1 << 31) - 1
@@ -76,7 +77,7 @@ class Producers:
     def check(self, header: BatchHeader) -> KnownBatch | None:
         """None if the batch is to be appended, else the stored batch it repeats.
 
-        Raises `Refused` with INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
+        Raises `BatchRefused` with INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         if header.producer_id == NO_PRODUCER_ID:
             return None
@@ -86,10 +87,11 @@ class Producers:
             return None
         first, last = header.base_sequence, header.last_sequence
         if header.producer_epoch < known.epoch:
-            raise Refused(
+            raise BatchRefused(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} has epoch {header.producer_epoch}, "
                 f"epoch {known.epoch} wrote here already",
+                "epoch",
             )
         # A producer raises its epoch when it does not know what was stored, and begins again.
         if header.producer_epoch > known.epoch:
@@ -105,10 +107,11 @@ class Producers:
     @staticmethod
     def _expect(header: BatchHeader, sequence: int) -> None:
         if header.base_sequence != sequence:
-            raise Refused(
+            raise BatchRefused(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
                 f"{header.base_sequence}, expected {sequence}",
+                "sequence",
             )
 
     def update(self, header: BatchHeader, *, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hightide.protocol.codecs import Buffer, Steps, at_once, is_lz4_linked, stated_bytes
 from hightide.protocol.columns import Columns, decode_columns, payload_of
-from hightide.protocol.errors import CorruptBatch, ErrorCode, InflatesTooFar, Refused
+from hightide.protocol.errors import CorruptBatch, ErrorCode, InflatesTooFar, UnknownMagic
 from hightide.protocol.records import (
     CODEC_MASK,
     CONTROL,
@@ -40,6 +40,7 @@ from hightide_broker.core.cluster.topic_keys import (
     TIMESTAMP_AFTER_MAX_MS,
     TIMESTAMP_BEFORE_MAX_MS,
 )
+from hightide_broker.core.replication.refusals import BatchRefused, Cause
 
 _KAFKA_CODEC_MAX = 4
 COLUMNS_RECORDS_MAX = COLUMNS_HEADERS_MAX = 1 << 16
@@ -61,39 +62,44 @@ class Facts(NamedTuple):
 
 
 def check_sent(batch: memoryview) -> BatchHeader:
-    """The header of a batch that arrived as a producer sent it; raises `Refused`."""
+    """The header of a batch that arrived as a producer sent it; raises `BatchRefused`."""
     try:
         header = parse_header(batch)
         check_crc(batch, header)
     except CorruptBatch as error:
-        raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        cause: Cause = "magic" if isinstance(error, UnknownMagic) else "crc"
+        raise BatchRefused(ErrorCode.CORRUPT_MESSAGE, str(error), cause) from error
     _check_header(header)
     return header
 
 
 def check_form(header: BatchHeader, feature_levels: Mapping[str, int]) -> None:
-    """Raise `Refused` unless all brokers can read a batch of this form."""
+    """Raise `BatchRefused` unless all brokers can read a batch of this form."""
     if header.has_rows and feature_levels.get(ROWS, 0) < 1:
-        raise Refused(
+        raise BatchRefused(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             "a batch of Kafka's rows, which some broker of this cluster is too old to read: "
             f"feature {ROWS} has level {feature_levels.get(ROWS, 0)}, expected 1; upgrade all of "
             "them first",
+            "magic",
         )
 
 
 def check_size(size: int, config: TopicConfig) -> None:
-    """Raise `Refused` if a batch of so many bytes is too large for the topic."""
+    """Raise `BatchRefused` if a batch of so many bytes is too large for the topic."""
     limit = config[MAX_MESSAGE_BYTES]
     if size > limit:
-        raise Refused(
-            ErrorCode.MESSAGE_TOO_LARGE, f"batch of {size} bytes, max.message.bytes is {limit}"
+        raise BatchRefused(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {size} bytes, max.message.bytes is {limit}",
+            "size",
         )
     segment_bytes = config[SEGMENT_BYTES]
     if size > segment_bytes:
-        raise Refused(
+        raise BatchRefused(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"batch of {size} bytes, segment.bytes is {segment_bytes}",
+            "size",
         )
 
 
@@ -114,8 +120,8 @@ def takes_long(batches: Sequence[memoryview]) -> bool:
 
 def looking_at(batch: memoryview, *, inflated_max: int) -> Steps[Facts]:
     """Everything that takes long about a batch that was sent, in steps of a few ms; raises
-    `Refused`. What depends on the moment is `admit`'s: a batch that is stored already is answered
-    as that, whatever was set since."""
+    `BatchRefused`. What depends on the moment is `admit`'s: a batch that is stored already is
+    answered as that, whatever was set since."""
     header = check_sent(batch)
     return (yield from look_inside(batch, header, inflated_max=inflated_max))
 
@@ -130,7 +136,8 @@ def admit(
     inflated_max: int,
 ) -> BatchHeader:
     """The header as it is stored of a batch that is not yet; its times are stamped or put right in
-    place. `facts` None: nobody has looked inside. Raises `Refused`, and then changed nothing."""
+    place. `facts` None: nobody has looked inside. Raises `BatchRefused`, and then changed
+    nothing."""
     check_size(len(batch), config)
     facts = facts or look_at_once(batch, header, inflated_max=inflated_max)
     check_facts(facts, config, now_ms=now_ms)
@@ -144,8 +151,8 @@ def admit(
 
 
 def look_inside(batch: memoryview, header: BatchHeader, *, inflated_max: int) -> Steps[Facts]:
-    """What records say, of which each field was checked; raises `Refused`. Each step takes a few
-    ms at most."""
+    """What records say, of which each field was checked; raises `BatchRefused`. Each step takes
+    a few ms at most."""
     try:
         if not header.has_rows:
             _check_columns_count(header)
@@ -155,10 +162,11 @@ def look_inside(batch: memoryview, header: BatchHeader, *, inflated_max: int) ->
         count, most = header.record_count, COLUMNS_HEADERS_MAX
         return _facts_of_columns(decode_columns(payload, count, headers_max=most), header)
     except InflatesTooFar as error:
-        raise Refused(ErrorCode.MESSAGE_TOO_LARGE, f"{error}: split it") from error
+        why = f"{error}: split it"
+        raise BatchRefused(ErrorCode.MESSAGE_TOO_LARGE, why, "size") from error
     except CorruptBatch as error:
         code = ErrorCode.INVALID_RECORD if header.has_rows else ErrorCode.CORRUPT_MESSAGE
-        raise Refused(code, str(error)) from error
+        raise BatchRefused(code, str(error), "record") from error
 
 
 def _inflated(batch: memoryview, header: BatchHeader, inflated_max: int) -> Steps[Buffer]:
@@ -167,7 +175,7 @@ def _inflated(batch: memoryview, header: BatchHeader, inflated_max: int) -> Step
     except InflatesTooFar as error:
         # Who sent it may split it.
         why = f"{error}, as message.inflated.max.bytes says"
-        raise Refused(ErrorCode.MESSAGE_TOO_LARGE, why) from error
+        raise BatchRefused(ErrorCode.MESSAGE_TOO_LARGE, why, "size") from error
 
 
 def _look_into_rows(batch: memoryview, header: BatchHeader, payload: Buffer) -> Steps[Facts]:
@@ -183,15 +191,16 @@ def _look_into_rows(batch: memoryview, header: BatchHeader, payload: Buffer) -> 
 def _check_columns_count(header: BatchHeader) -> None:
     """Every reader opens a batch of columns at once: so that no small one becomes millions."""
     if header.record_count > COLUMNS_RECORDS_MAX:
-        raise Refused(
+        raise BatchRefused(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"{header.record_count} records in one batch, expected {COLUMNS_RECORDS_MAX} or less: "
             "split it",
+            "size",
         )
 
 
 def look_at_once(batch: memoryview, header: BatchHeader, *, inflated_max: int) -> Facts:
-    """What records say, without a pause; raises `Refused`, also if rows take more than
+    """What records say, without a pause; raises `BatchRefused`, also if rows take more than
     `STEPS_AT_ONCE`."""
     steps = look_inside(batch, header, inflated_max=inflated_max)
     if not header.has_rows:
@@ -203,31 +212,34 @@ def look_at_once(batch: memoryview, header: BatchHeader, *, inflated_max: int) -
         facts: Facts = done.value
         return facts
     steps.close()
-    raise Refused(
+    raise BatchRefused(
         ErrorCode.MESSAGE_TOO_LARGE,
         f"{header.record_count} records in rows are too many to be looked at at once: "
         "send smaller batches, or as Kafka's clients do",
+        "size",
     )
 
 
 def check_facts(facts: Facts, config: TopicConfig, *, now_ms: int) -> None:
-    """Raise `Refused` unless records that are not stored yet may be, by the topic's rules."""
+    """Raise `BatchRefused` unless records that are not stored yet may be, by the topic's rules."""
     header, oldest, newest = facts.header, facts.oldest, facts.newest
     if config.is_compacted and facts.has_null_key:
         _refuse("a record without a key in a compacted topic")
     # Of rows it is put right, as Kafka does.
     if newest != header.max_timestamp and not header.has_rows:
-        _refuse(f"max timestamp is {header.max_timestamp}, the newest record has {newest}")
+        why = f"max timestamp is {header.max_timestamp}, the newest record has {newest}"
+        _refuse(why, "timestamp")
     if config.append_time:
         return
     before = config[TIMESTAMP_BEFORE_MAX_MS]
     after = config[TIMESTAMP_AFTER_MAX_MS]
     impossible = oldest < 0 or newest > TIMESTAMP_MAX or abs(header.base_timestamp) > TIMESTAMP_MAX
     if impossible or now_ms - oldest > before or newest - now_ms > after:
-        raise Refused(
+        raise BatchRefused(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamps {oldest}..{newest}, the broker's time is {now_ms} and "
             f"message.timestamp.before.max.ms={before}, message.timestamp.after.max.ms={after}",
+            "timestamp",
         )
 
 
@@ -279,7 +291,7 @@ def _check_header(header: BatchHeader) -> None:
     if header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME):
         _refuse(f"attributes 0x{header.attributes & 0xFFFF:04x} are not a producer's to set")
     if header.attributes & LOG_APPEND_TIME:
-        _refuse("LogAppendTime is the broker's to set")
+        _refuse("LogAppendTime is the broker's to set", "timestamp")
     if header.producer_id != NO_PRODUCER_ID and (
         header.producer_id < 0 or header.producer_epoch < 0 or header.base_sequence < 0
     ):
@@ -292,19 +304,20 @@ def _check_header(header: BatchHeader) -> None:
 def _check_attributes_of_rows(header: BatchHeader) -> None:
     """Where Kafka has a code of its own for what a batch says."""
     if header.attributes & CODEC_MASK > _KAFKA_CODEC_MAX:
-        raise Refused(
+        raise BatchRefused(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression codec {header.codec}, expected 0 to {_KAFKA_CODEC_MAX}",
+            "record",
         )
     if header.attributes & CONTROL:
         _refuse("a control batch is a broker's to write")
     if header.is_transactional:
-        raise Refused(
-            ErrorCode.INVALID_TXN_STATE, "a batch of a transaction: this cluster has none"
-        )
+        why = "a batch of a transaction: this cluster has none"
+        raise BatchRefused(ErrorCode.INVALID_TXN_STATE, why, "record")
     if header.is_log_append_time:
-        raise Refused(ErrorCode.INVALID_TIMESTAMP, "LogAppendTime is the broker's to set")
+        why = "LogAppendTime is the broker's to set"
+        raise BatchRefused(ErrorCode.INVALID_TIMESTAMP, why, "timestamp")
 
 
-def _refuse(why: str) -> None:
-    raise Refused(ErrorCode.INVALID_RECORD, why)
+def _refuse(why: str, cause: Cause = "record") -> None:
+    raise BatchRefused(ErrorCode.INVALID_RECORD, why, cause)

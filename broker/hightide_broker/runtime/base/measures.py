@@ -32,13 +32,22 @@ class Histogram:
 class Course:
     """How something passes through its phases, each with a histogram of its own."""
 
-    __slots__ = ("_phase", "_since", "_steps")
+    __slots__ = ("_began", "_phase", "_since", "_steps")
 
     def __init__(self, steps: Sequence[Histogram], since: float) -> None:
         """`since`: when the first phase began."""
         self._steps = steps
         self._phase = 0
         self._since = since
+        self._began = since
+
+    def leave_out(self, phase: int, spans: Sequence[tuple[float, float]]) -> None:
+        """Of the time in the phase that it is in, these spans were another one's: those of them
+        that began once it was there."""
+        spent = sum(until - since for since, until in spans if since >= self._began)
+        if spent:
+            self._steps[phase].observe(spent)
+            self._since += spent
 
     def enter(self, phase: int, now: float) -> None:
         """A phase begins, by its number, and the one before it ends."""

@@ -21,7 +21,7 @@ from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
-from hightide_broker.core.cluster.image import BrokerState, ClusterImage
+from hightide_broker.core.cluster.image import NO_LEADER, BrokerState, ClusterImage
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.offsets import GroupOffsets
@@ -223,10 +223,18 @@ class Coordinators:
 
     def states(self) -> dict[str, int]:
         """How many coordinators there are by now that read their groups (`loading`) or answer
-        (`active`). One that cannot read them has a replica that is offline."""
+        (`active`), and how many partitions nobody coordinates because the replica here is offline
+        (`failed`)."""
         at_work = [each for each in self._coordinators.values() if each.ended is None]
         active = sum(each.loaded.is_set() for each in at_work)
-        return {"loading": len(at_work) - active, "active": active}
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        leaders = [each.leader for each in topic.partitions] if topic else []
+        failed = sum(
+            bool(each.offline) and leaders[each.partition] in (self._broker, NO_LEADER)
+            for each in self._replicas
+            if each.topic == OFFSETS_TOPIC and each.partition < len(leaders)
+        )
+        return {"loading": len(at_work) - active, "active": active, "failed": failed}
 
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Every group that is known here by now, with its name."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.group_events import last_cause
@@ -23,6 +25,18 @@ class GroupCounts:
         """Offsets that groups have committed."""
         self.offset_expirations = 0
         """Offsets that were forgotten because they were old."""
+        self.waiting: Counter[str] = Counter()
+        """Members that wait for an answer now: those that `join` for the others to do so, those
+        that `sync` for what the group's leader assigns."""
+
+    @contextmanager
+    def waits(self, kind: str) -> Iterator[None]:
+        """A member waits, for the block."""
+        self.waiting[kind] += 1
+        try:
+            yield
+        finally:
+            self.waiting[kind] -= 1
 
     def group_moved(self, group: Group, before: State, cause: Cause | None, now: float) -> None:
         """A group was in the state `before`, and had `cause` for its last rebalance."""

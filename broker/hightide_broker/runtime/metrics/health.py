@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from hightide_broker.runtime.metrics.node import Node
 
-STATES = ("starting", "fenced", "running", "stopping")
+STATES = ("starting", "recovering", "fenced", "running", "draining", "stopping")
+"""A node starts; if its last stop was not an orderly one, it recovers its logs meanwhile. A broker
+is let serve, and fenced while the controller does not hear it. A node that stops in order drains
+first, where others can take what it leads: they are handed that, and only then it stops."""
 
 
 def state_of(node: Node) -> str:
     """One of `STATES`."""
     if node.stopping:
-        return "stopping"
+        return "draining" if node.draining else "stopping"
     if not node.serving.is_set():
-        return "starting"
+        return "recovering" if node.replicas.recovering.bytes else "starting"
     return "fenced" if _is_fenced(node) else "running"
 
 
@@ -28,6 +31,10 @@ def why_not_ready(node: Node) -> str:
     state = state_of(node)
     if state == "starting":
         return f"node {node.id} is starting"
+    if state == "recovering":
+        return f"node {node.id} {node.replicas.recovering.told}"
+    if state == "draining":
+        return f"node {node.id} stops: it hands what it leads to others"
     if state == "stopping":
         return f"node {node.id} stops"
     if state == "fenced":

@@ -19,7 +19,7 @@ def about_groups(node: Node) -> Iterator[Measured]:
     groups = dict(node.coordinators.groups())
     states = Counter(group.state.value for group in groups.values())
     yield each(gauge("groups", "Groups coordinated here.", "state"), states)
-    help_ = "Partitions of the offsets topic whose groups are read here, and that answer."
+    help_ = "Partitions of the offsets topic: read here, answered for, or not because of this disk."
     yield each(gauge("coordinator_partitions", help_, "state"), node.coordinators.states())
     members = {name: len(group.members) for name, group in groups.items()}
     yield each(gauge("group_members", "Members of each group.", "group"), members)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hightide_broker.config import listeners_that_ask_nobody
+from hightide_broker.core.replication.refusals import CAUSES
 from hightide_broker.runtime.metrics.node import Node
 from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram, one
 from hightide_broker.runtime.server.counts import PHASES
+
+WAITING = ("produce", "fetch", "join", "sync", "delete_records")
+"""Requests that may have to wait for what others do: for replicas, records, a group."""
 
 
 def about_requests(node: Node) -> Iterator[Measured]:
@@ -17,19 +21,24 @@ def about_requests(node: Node) -> Iterator[Measured]:
     yield Measured(counter("requests", "Requests that were answered.", "api", "error"), requests)
     help_ = "From when a request was there until its answer was; what waits for news waits for it."
     yield each(histogram("request_seconds", help_, "api"), counts.seconds)
-    help_ = "Of that, how long a request waited its turn, was carried out, waited, was sent."
+    help_ = (
+        "Of that, how long a request waited its turn and for quotas, was at work, waited, was sent."
+    )
     phases = {
-        (kind, name): step
+        (*kind, name): step
         for kind, steps in counts.phases.items()
         for name, step in zip(PHASES, steps, strict=True)
     }
-    yield Measured(histogram("request_phase_seconds", help_, "request", "phase"), phases.items())
-    help_ = "Requests that wait for news: for records, or for replicas to have them."
-    yield each(gauge("waiting_requests", help_, "api"), node.server.waiting())
+    labels = ("api", "sender", "phase")
+    yield Measured(histogram("request_phase_seconds", help_, *labels), phases.items())
+    help_ = "Requests that wait for news: of records, of replicas that have them, of a group."
+    now = node.server.waiting() + node.coordinators.counts.waiting
+    yield each(gauge("waiting_requests", help_, "kind"), {kind: now[kind] for kind in WAITING})
     help_ = "What large requests on their way in hold, and how much they may."
     yield each(gauge("buffer_bytes", help_, "kind"), node.server.buffer_bytes())
-    help_ = "Batches of producers that were refused, by why."
-    yield each(counter("rejected_batches", help_, "error"), counts.rejected)
+    help_ = "Batches of producers that were refused for what they are, by what that is."
+    rejected = [((cause,), node.replicas.traffic.rejected[cause]) for cause in CAUSES]
+    yield Measured(counter("rejected_batches", help_, "cause"), rejected)
     connections = node.server.connections()
     yield each(gauge("connections", "Connections open now.", "listener"), connections)
     closed = list(counts.closed.items())
@@ -54,11 +63,12 @@ def about_access(node: Node) -> Iterator[Measured]:
     found = {kind: doors.renewals[kind] if doors else 0 for kind in ("ok", "failed")}
     yield each(counter("certificate_reloads", help_, "result"), found)
     logins = [
-        ((way, "ok" if came_in else "failed"), count)
-        for (way, came_in), count in node.server.counts.logins.items()
+        ((listener, way, "ok" if came_in else "failed"), count)
+        for (listener, way, came_in), count in node.server.counts.logins.items()
     ]
     help_ = "Users that proved who they are, or did not."
-    yield Measured(counter("authentications", help_, "mechanism", "result"), logins)
+    labels = ("listener", "mechanism", "result")
+    yield Measured(counter("authentications", help_, *labels), logins)
     throttled = node.server.counts.throttled_s
     yield each(counter("throttle_seconds", "Waits that clients were told.", "quota"), throttled)
     help_ = "Connections that are not read on now, because a quota has them wait."

@@ -95,7 +95,7 @@ class Watching:
             if path == "/metrics/kafka_exporter":
                 found = self._as_kafka_exporter()
             else:
-                found = self._measured(in_detail=path == "/metrics/detail")
+                found = self.measured(in_detail=path == "/metrics/detail")
             return Answer(200, OPEN_METRICS if is_open else TEXT, lines(found, is_open=is_open))
         if path in ("/healthz", "/livez"):
             return Answer(200, PLAIN, ["alive\n"])
@@ -117,7 +117,8 @@ class Watching:
             yield from kafka_exporter.about_partitions(self._node)
             yield from kafka_exporter.about_groups(self._node)
 
-    def _measured(self, *, in_detail: bool) -> Iterator[Measured | None]:
+    def measured(self, *, in_detail: bool) -> Iterator[Measured | None]:
+        """Every metric; `in_detail`: the offsets of partitions, too. None: see `page.lines`."""
         node = self._node
         yield from of_node.about_the_node(node, self._loop_lag)
         yield from of_node.about_the_disk(node)

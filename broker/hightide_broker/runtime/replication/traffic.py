@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Container
 
+from hightide_broker.core.replication.refusals import Cause
+
 
 class Traffic:
     """Of one topic, since the process began."""
@@ -43,6 +45,8 @@ class TrafficByTopic(defaultdict[str, Traffic]):
 
     def __init__(self) -> None:
         super().__init__(Traffic)
+        self.rejected: Counter[Cause] = Counter()
+        """Batches of producers that were refused for what they are, of any topic."""
 
     def forget_all_but(self, topics: Container[str]) -> None:
         """Those that there still are are kept."""

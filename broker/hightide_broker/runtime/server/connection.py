@@ -42,6 +42,7 @@ from hightide_broker.runtime.base.call import (
 from hightide_broker.runtime.server.answers import Answers
 from hightide_broker.runtime.server.budget import Hold
 from hightide_broker.runtime.server.counts import LEFT, LOCAL, REMOTE, reason_of
+from hightide_broker.runtime.server.door import Door
 from hightide_broker.runtime.server.login import LoginOver, Session
 from hightide_broker.runtime.server.terms import Terms
 from hightide_broker.runtime.server.throttle import quota_of
@@ -70,13 +71,12 @@ class ServedConnection:
         terms: Terms,
         stream: Stream,
         peer: Peer,
+        door: Door,
         session: Session | None = None,
-        *,
-        by_node_door: bool = False,
     ) -> None:
         """`session`: the login of its user, where users log in."""
         self._session = session
-        self._by_node_door = by_node_door
+        self._door = door
         self._tongue = None if session is None else session.tongue
         """What is spoken here; None: nothing has been said."""
         self._may_be_followed = False
@@ -99,6 +99,8 @@ class ServedConnection:
         self._heard_at = trio.current_time()
         self._throttled: Call[Any] | None = None
         """What was asked last that a quota may be about, without what came with it."""
+        self._waits: list[tuple[float, float]] = []
+        """Since then, for quotas: from when until when."""
         self._failure: Exception | None = None
         self.ended_by = "left"
         """Of `counts.REASONS`, once it has ended."""
@@ -174,7 +176,9 @@ class ServedConnection:
         if not self._due_s:
             return
         before, self._may_be_stopped = self._may_be_stopped, True
+        since = trio.current_time()
         await self._terms.muted.wait(self._peer.principal, held, lambda: self._due_s)
+        self._waits.append((since, trio.current_time()))
         self._may_be_stopped = before
 
     async def _next_length(self) -> int | None:
@@ -253,7 +257,7 @@ class ServedConnection:
     def _hearing(self, start: bytes | bytearray) -> Tongue:
         """What is spoken here: the start of the first request tells."""
         if self._tongue is None:
-            self._tongue = self._terms.tongues.of(start, by_node_door=self._by_node_door)
+            self._tongue = self._terms.tongues.of(start, by_node_door=self._door.of_nodes)
         return self._tongue
 
     async def _wait_for_turn(self, start: bytes | bytearray) -> None:
@@ -275,6 +279,9 @@ class ServedConnection:
             heard.request, heard.attachments, self._peer, heard.client_id, at=at, course=course
         )
         call = await self._in_time(heard.api, call, length)
+        self._terms.counts.throttled(call, self._waits)
+        self._waits.clear()
+        self._terms.counts.enters(call, LOCAL)
         if heard.looks:
             call = await self._terms.handlers.look(heard.api, call)
         with self._terms.agenda.stretch():
@@ -282,7 +289,6 @@ class ServedConnection:
 
     def _begin(self, ticket: Ticket, api: Api, call: Call[Any]) -> None:
         """Begin a request, and answer it if nothing is to be waited for."""
-        self._terms.counts.enters(call, LOCAL)
         try:
             outcome = self._outcome(api, call)
         except Refused as refusal:
@@ -290,7 +296,7 @@ class ServedConnection:
             self._refuse(ticket, refusal)
             if api.name in SASL and self._session is not None:
                 told = (refusal.message, self._session.said, self._stream.peer)
-                self._terms.login_lines.refused_again(self._peer, *told)
+                self._terms.login_lines.refused_again(self._door.name, self._peer, *told)
                 raise CloseConnection(refusal.message, reason="login") from refusal
             return
         if outcome is None:
@@ -335,7 +341,9 @@ class ServedConnection:
             if api.name in SASL:
                 answer = self._session.answer(call.request)
                 if self._session.is_made:
-                    self._terms.login_lines.came_again(self._peer, self._stream.peer)
+                    self._terms.login_lines.came_again(
+                        self._door.name, self._peer, self._stream.peer
+                    )
                 return Reply(answer)
             self._session.require_time()
         return self._terms.handlers.begin(api, call)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -19,13 +19,25 @@ from hightide_broker.runtime.base.measures import Course, Histogram
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 
 NO_ERROR = "NONE"
-QUEUE, LOCAL, REMOTE, SEND, LEFT = range(5)
-"""Phases of a request: it has come and waits for its turn · is carried out here · waits for others,
-or for news · its answer is on its way · is gone. Kafka's RequestQueueTime, LocalTime, RemoteTime
-and ResponseSendTime."""
-PHASES = ("queue", "local", "remote", "send")
-KINDS = ("produce", "fetch_consumer", "fetch_follower", "other")
-"""Of requests, as far as their phases are told apart."""
+QUEUE, THROTTLE, LOCAL, REMOTE, SEND, LEFT = range(6)
+"""Phases of a request: it has come and waits for its turn · for a quota · is looked at and carried
+out here · waits for others, or for news · its answer is on its way · is gone. Kafka's
+RequestQueueTime, ThrottleTime, LocalTime, RemoteTime and ResponseSendTime."""
+PHASES = ("queue", "throttle", "local", "remote", "send")
+
+
+class Kind(NamedTuple):
+    """Of requests, as far as their phases are told apart."""
+
+    api: str
+    sender: str
+    """A fetch of a follower's waits for other things than a consumer's."""
+
+
+PRODUCE = Kind("produce", "producer")
+FETCH, REPLICATION = Kind("fetch", "consumer"), Kind("fetch", "follower")
+OTHER = Kind("other", "any")
+KINDS = (PRODUCE, FETCH, REPLICATION, OTHER)
 
 REASONS = {
     "left": "its other end closed it, or was lost",
@@ -56,17 +68,22 @@ class Counts:
         """By kind: how long requests were in each phase, if they came to it."""
         self.closed: Counter[tuple[str, str]] = Counter()
         """Connections that ended or were not let in, by listener and why, of `REASONS`."""
-        self.logins: Counter[tuple[str, bool]] = Counter()
-        """Users by their way (SCRAM, or TLS: a certificate), and whether they came in."""
+        self.logins: Counter[tuple[str, str, bool]] = Counter()
+        """Users by listener and their way (SCRAM, or TLS: a certificate), and whether they came
+        in."""
         self.throttled_s: defaultdict[str, float] = defaultdict(float)
         """How long clients were told to wait, by quota."""
-        self.rejected: Counter[str] = Counter()
-        """Batches of producers that were refused, by error."""
         self._traffic = traffic
 
     def course_of(self, request: m.Message, read_at: float) -> Course:
         """How a request that was there at `read_at` passes through its phases."""
         return Course(self.phases[_kind_of(request)], read_at)
+
+    def throttled(self, call: Call[Any], waits: Sequence[tuple[float, float]]) -> None:
+        """A request that is to be begun waited for a quota meanwhile: `waits`, from when until
+        when. One that was over before it had come was not its own."""
+        if call.course is not None:
+            call.course.leave_out(THROTTLE, waits)
 
     def enters(self, call: Call[Any], phase: int) -> None:
         """A request comes to a phase."""
@@ -93,8 +110,6 @@ class Counts:
                 continue
             if part.error is not None:
                 topic.failures[api] += 1
-                if isinstance(part, m.ProduceResult):
-                    self.rejected[part.error] += 1
             elif isinstance(part, m.FetchResult) and part.records >= 0:
                 if by_node:
                     topic.replicated_out += sizes[part.records]
@@ -109,12 +124,12 @@ def reason_of(error: BaseException) -> str:
     return "invalid" if isinstance(error, RemoteProtocolError) else "login"
 
 
-def _kind_of(request: m.Message) -> str:
+def _kind_of(request: m.Message) -> Kind:
     if isinstance(request, m.ProduceRequest):
-        return "produce"
+        return PRODUCE
     if isinstance(request, m.FetchRequest):
-        return "fetch_consumer" if request.replica_id < 0 else "fetch_follower"
-    return "other"
+        return FETCH if request.replica_id < 0 else REPLICATION
+    return OTHER
 
 
 def _is_replication(request: m.Message) -> bool:

@@ -11,6 +11,7 @@ import trio
 from hightide.net.ports import Random, WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.messages import Message
 from hightide.protocol.words import counted
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.parts import Heartbeat, Join, Leave, State, Sync
@@ -50,7 +51,7 @@ class GroupHandlers:
         group, parked = coordinator.group(request.group), Parked()
         new_id = f"{request.instance_id or request.client_id}-{random_id(self._random)}"
         answer = coordinator.step(group, Join(request, parked, new_id, call.peer.host))
-        return Reply(answer if answer is not None else await parked.wait())
+        return Reply(answer if answer is not None else await self._answer_to("join", parked))
 
     async def sync_group(self, call: Call[g.SyncGroupRequest]) -> Reply:
         """Hear one's assignment; the leader brings everybody's."""
@@ -58,7 +59,11 @@ class GroupHandlers:
         coordinator = await self._coordinators.of(request.group)
         group, parked = _existing(coordinator, request.group), Parked()
         answer = coordinator.step(group, Sync(request, parked))
-        return Reply(answer if answer is not None else await parked.wait())
+        return Reply(answer if answer is not None else await self._answer_to("sync", parked))
+
+    async def _answer_to(self, kind: str, parked: Parked) -> Message:
+        with self._coordinators.counts.waits(kind):
+            return await parked.wait()
 
     async def heartbeat(self, call: Call[g.GroupHeartbeatRequest]) -> Reply:
         """Keep a member in its group, and tell it of a rebalance."""

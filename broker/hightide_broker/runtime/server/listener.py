@@ -92,9 +92,7 @@ class Server:
                 stream, peer, session = await self._admit(arrived, door)
                 if peer is not None and self._has_room(stream, door):  # still
                     with self._arrivals.inside(peer.host):
-                        connection = ServedConnection(
-                            self._terms, stream, peer, session, by_node_door=door.of_nodes
-                        )
+                        connection = ServedConnection(self._terms, stream, peer, door, session)
                         await self._serve(connection, door)
         finally:
             await stream.aclose()
@@ -136,11 +134,11 @@ class Server:
                 stream, peer = await door.admit(arrived)
                 if not door.users_log_in:
                     if peer.principal != ANONYMOUS:
-                        self._terms.login_lines.came_in(peer, CERTIFICATE, stream)
+                        self._terms.login_lines.came_in(door.name, peer, CERTIFICATE, stream)
                     return stream, peer, None
                 session = await self._log_in(stream)
                 peer = peer._replace(principal=f"{USER}{session.user}")
-                self._terms.login_lines.came_in(peer, session.mechanism, stream)
+                self._terms.login_lines.came_in(door.name, peer, session.mechanism, stream)
                 return stream, peer, session
         except (OSError, RemoteProtocolError) as error:
             why = str(error)
@@ -149,7 +147,7 @@ class Server:
             if not (door.of_nodes or isinstance(error, LoginFailed)):
                 self._guesses.failed(host_of(arrived))
             account = error.account if isinstance(error, LoginFailed) else None
-            self._terms.login_lines.turned_away(why, account, arrived.peer)
+            self._terms.login_lines.turned_away(door.name, why, account, arrived.peer)
         except (AssertionError, NodeMustStop):
             raise
         except Exception:

@@ -35,30 +35,30 @@ class LoginLines:
         self._turned_away = logs()
         """By the user whose name was tried, all together where there is none."""
 
-    def came_in(self, peer: Peer, how: str, stream: Stream) -> None:
+    def came_in(self, listener: str, peer: Peer, how: str, stream: Stream) -> None:
         """Somebody has proven who it is."""
-        self._counts.logins["TLS" if how == CERTIFICATE else "SCRAM", True] += 1
+        self._counts.logins[listener, "TLS" if how == CERTIFICATE else "SCRAM", True] += 1
         by = f"{how} under {stream.version}" if isinstance(stream, TlsStream) else how
         told = (peer.shown, by, stream.peer)
         self._in.write(peer.principal, logging.INFO, "logged in: %s by %s, from %s", *told)
 
-    def turned_away(self, why: str, account: str | None, whence: str) -> None:
+    def turned_away(self, listener: str, why: str, account: str | None, whence: str) -> None:
         """Somebody has not; `account`: the user that there is, by whose name it was tried, empty
         where there is none, None where it was by a certificate."""
-        self._counts.logins["TLS" if account is None else "SCRAM", False] += 1
+        self._counts.logins[listener, "TLS" if account is None else "SCRAM", False] += 1
         told = "turned away: %s, from %s", why, whence
         self._turned_away.write(account or "", logging.INFO, *told)
 
-    def came_again(self, peer: Peer, whence: str) -> None:
+    def came_again(self, listener: str, peer: Peer, whence: str) -> None:
         """A user has logged in again, on the same connection (KIP-368)."""
-        self._counts.logins["SCRAM", True] += 1
+        self._counts.logins[listener, "SCRAM", True] += 1
         self._again.write(
             peer.principal, logging.INFO, "logged in again: %s, from %s", peer.shown, whence
         )
 
-    def refused_again(self, peer: Peer, why: str, said: str, whence: str) -> None:
+    def refused_again(self, listener: str, peer: Peer, why: str, said: str, whence: str) -> None:
         """It was tried again on a user's connection, and failed; `said`: as whom."""
-        self._counts.logins["SCRAM", False] += 1
+        self._counts.logins[listener, "SCRAM", False] += 1
         line = "turned away: %s, as %s, on a connection of %s, from %s"
         told = (why, repr(said[:60]), peer.shown, whence)
         self._refused_again.write(peer.principal, logging.INFO, line, *told)

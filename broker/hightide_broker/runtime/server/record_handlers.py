@@ -23,6 +23,7 @@ from hightide_broker.core.cluster import offsets_topic
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.leader_hint import leader_hint
 from hightide_broker.core.replication.leader import Leader
+from hightide_broker.core.replication.refusals import BatchRefused
 from hightide_broker.core.replication.validation import Facts
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
@@ -108,6 +109,8 @@ class RecordHandlers:
                 result, wait = self._append(number, part, call)
             except Refused as refusal:
                 result, wait = self._not_stored(part, refusal), None
+                if isinstance(refusal, BatchRefused):
+                    self._replicas.traffic.rejected[refusal.cause] += 1
             results.append(result)
             if wait is not None:
                 waiting.append(wait)

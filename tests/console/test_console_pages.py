@@ -1,0 +1,179 @@
+"""What pages make of what they are told: lists that stay short, times, records that are looked for.
+
+Method: as `test_console_browser.py`; functions of the pages' modules are asked in the browser.
+"""
+
+import pytest
+from browserkit import NEEDS_ONE
+from secure_run import open_only
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.slow,
+    NEEDS_ONE,
+    open_only("who may see what has a test of its own"),
+]
+
+
+def test_times_are_told_by_the_two_units_that_say_most(tab):
+    tab.go("/", heading="Cluster")
+    told = tab.page.evaluate(
+        "import('/static/parts.js').then(parts => "
+        "[-1, 0, 59_900, 61_000, 3_600_000, 90_061_000].map(parts.lasting))"
+    )
+    assert told == ["?", "0.0 s", "59.9 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]
+
+
+GATHERED = """
+import('/static/parts.js').then(({ gathered }) => {
+  const event = (kind, node, topic, partition, ms) => ({ kind, node, topic, partition, ms });
+  const busy = [0, 1, 2].flatMap((n) => [
+    event("leads", 1, "t", n, n), event("follows", 2, "t", n, n),
+  ]);
+  const others = [
+    event("leads", 1, "u", 0, 3), event("leads", 2, "t", 3, 3), event("leads", 1, "t", 0, 4),
+    event("leads", 1, "t", 9, 5000), event("truncated", 1, "t", 0, 5001),
+    event("truncated", 1, "t", 1, 5001), event("quorum_vote", 1, "", -1, 5002),
+    event("quorum_vote", 1, "", -1, 5002),
+  ];
+  return gathered([...busy, ...others]).map(({ first, more }) => [first.kind, first.topic, more]);
+})
+"""
+
+
+def test_what_befell_many_partitions_at_once_is_one_line(tab):
+    tab.go("/", heading="Cluster")
+    assert tab.page.evaluate(GATHERED) == [
+        ["leads", "t", 2],
+        ["follows", "t", 2],
+        ["leads", "u", 0],
+        ["leads", "t", 0],
+        ["leads", "t", 0],
+        ["leads", "t", 0],
+        ["truncated", "t", 0],
+        ["truncated", "t", 0],
+        ["quorum_vote", "", 0],
+        ["quorum_vote", "", 0],
+    ]
+
+
+FOLDED = """
+import('/static/parts.js').then(({ condensed }) => {
+  const row = (kind, node, topic, ms, more) => ({ first: { kind, node, topic, ms }, more });
+  const dies = [0, 1, 2, 3, 4].map((n) => row("leads", 1, `t${n}`, n, 2));
+  const others = [
+    row("node_started", 1, "", 1, 0), row("leads", 2, "t0", 2, 1), row("leads", 2, "t1", 3, 0),
+    row("truncated", 1, "t0", 4, 0), row("leads", 1, "t0", 2000, 0),
+  ];
+  return condensed([...dies, ...others]).map(({ first, more, topics }) => [
+    first.kind, first.topic, more, topics ?? 1]);
+})
+"""
+
+
+def test_what_befell_many_topics_at_once_is_one_line(tab):
+    tab.go("/", heading="Cluster")
+    assert tab.page.evaluate(FOLDED) == [
+        ["leads", "t0", 14, 5],
+        ["node_started", "", 0, 1],
+        ["leads", "t0", 1, 1],
+        ["leads", "t1", 0, 1],
+        ["truncated", "t0", 0, 1],
+        ["leads", "t0", 0, 1],
+    ]
+
+
+KEPT = """
+import('/static/store.js').then(({ newest }) => {
+  const event = (seen, kind, topic) => ({ seen, kind, topic });
+  const rare = [event(0, "quorum_vote", ""), event(1, "leads", "mine"), event(2, "leads", "other")];
+  const flood = Array.from({ length: 2000 }, (_, n) => event(n + 3, "leads", "flood"));
+  return newest([...rare, ...flood], "mine").map((each) => each.seen).slice(0, 3);
+})
+"""
+
+
+def test_much_that_happens_elsewhere_pushes_out_nothing_of_quorum_and_open_topic(tab):
+    tab.go("/", heading="Cluster")
+    assert tab.page.evaluate(KEPT) == [0, 1, 3]
+
+
+TIMES = """
+import('/static/records.js').then(({ timeOf }) => ["2026-01-31 12:00", "2026-01-31T12:00:00.5Z",
+  "2026-01-31T12:00+01:00", "2026-01-31", "tomorrow", "-5"].map((text) => {
+    try { return timeOf(text); } catch (error) { return error.message; }
+  }))
+"""
+
+
+def test_a_time_is_read_in_utc_and_what_is_none_is_refused_in_words(tab):
+    tab.go("/", heading="Cluster")
+    *times, tomorrow, minus = tab.page.evaluate(TIMES)
+    noon = 1_769_860_800_000
+    assert times == [noon, noon + 500, noon - 3_600_000, noon - 43_200_000]
+    for said, what in ((tomorrow, "tomorrow"), (minus, "-5")):
+        assert said.startswith(f"From is {what}, expected newest, oldest, an offset, or a time")
+
+
+def searched(tab, start, key=""):
+    """The offsets that a search finds, and what is said of it."""
+    tab.page.get_by_label("From").fill(start)
+    tab.page.get_by_label("Key has").fill(key)
+    with tab.page.expect_response(lambda answer: "/api/messages" in answer.url):
+        tab.page.get_by_role("button", name="Search").click()
+    tab.page.wait_for_timeout(100)
+    return found_in(tab), tab.text("main")
+
+
+def found_in(tab):
+    return [
+        int(cell.replace(",", ""))
+        for cell in tab.page.eval_on_selector_all(
+            "[aria-label=Records] tbody th", "all => all.map(each => each.textContent)"
+        )
+    ]
+
+
+def test_records_are_found_by_offset_time_and_key_and_followed(tab, cluster):
+    cluster.run("topics", "create", "found", "--partitions", "1")
+    keyed = [b"k-%d:%d\n" % (n % 100, n) for n in range(120)]
+    cluster.run("produce", "found", "-K", ":", stdin=b"".join(keyed))
+    tab.go("/messages/found/0", heading="messages")
+    tab.until("document.querySelectorAll('tbody tr').length === 50")
+    assert found_in(tab) == [*range(119, 69, -1)], "the newest, unasked"
+    assert searched(tab, "oldest")[0] == [*range(49, -1, -1)]
+    tab.page.get_by_role("button", name="Go on from 50").click()
+    tab.until("document.querySelector('tbody th').textContent === '99'")
+    assert searched(tab, "110")[0] == [*range(119, 109, -1)]
+    found, said = searched(tab, "newest", "k-7")
+    assert found == [107, *range(79, 69, -1), 7], "wherever they lie"
+    assert "120 records looked at" in said
+    assert searched(tab, "oldest", "k-7")[0] == found
+    tab.page.get_by_label("From").fill("soon")
+    tab.page.get_by_role("button", name="Search").click()
+    tab.until("document.querySelector('[role=alert]')?.textContent.startsWith('From is soon')")
+    tab.page.get_by_label("Key has").fill("")
+    tab.page.get_by_label("From").fill("newest")
+    tab.page.get_by_role("button", name="Live tail").click()
+    tab.until("document.querySelector('tbody th')?.textContent === '119'")
+    cluster.run("produce", "found", stdin=b"late\n")
+    tab.until("document.querySelector('tbody th').textContent === '120'")
+    assert found_in(tab) == [*range(120, 69, -1)]
+    when = tab.page.inner_text("tbody td:nth-child(2)")
+    assert searched(tab, when)[0] == [120], "by its time, as the page tells it"
+
+
+def test_a_lesson_is_stepped_by_keyboard_and_nobody_is_behind_who_leads(tab):
+    tab.go("/lab/reconciliation", heading="Lab").until("document.querySelector('.player')")
+    tab.page.locator("input[type=range]").focus()
+    for key in ("Home", *["ArrowRight"] * 9):
+        tab.page.keyboard.press(key)
+    assert "10 of " in tab.text(".player")
+    rows = tab.page.eval_on_selector_all(
+        "figure.lanes tbody tr",
+        "all => all.map(row => [...row.children].map(cell => cell.textContent.trim()))",
+    )
+    assert [(row[0], row[-2], row[-1]) for row in rows] == [
+        ("broker A", "5", "0"),
+        ("♛ broker B", "4", "0"),
+    ], "where A's log is longer, it has parted"
