@@ -56,32 +56,34 @@ config_option = click.option(
 )
 
 
-def nearby() -> str:
+def _nearby() -> str:
     """The brokers of the cluster in the directory that `up` takes if it is told no other; empty if
-    there is none."""
+    there is none. Raises `PlanDamaged`: another cluster is not asked in its place."""
     try:
-        from hightide_cli.processes import PlanDamaged, brokers_of
+        from hightide_cli.processes import brokers_of
     except ModuleNotFoundError:  # no broker runs on such a system
         return ""
-    try:
-        return ",".join(brokers_of(Path(os.environ.get("HIGHTIDE_DATA") or DATA)))
-    except PlanDamaged:
-        return ""
+    return ",".join(brokers_of(Path(os.environ.get("HIGHTIDE_DATA") or DATA)))
 
 
 def _nearby_brokers() -> str:
     """The same; a secure cluster's administrator is taken for its user's own."""
-    found = nearby()
+    found = _nearby()
     file = Path(os.environ.get("HIGHTIDE_DATA") or DATA) / "client.toml"
     if found and file.exists():
         use_client_file(file)
     return found
 
 
+def found_bootstrap() -> str:
+    """The brokers to ask if the command line names none."""
+    return configured_bootstrap() or _nearby_brokers() or DEFAULT_BOOTSTRAP
+
+
 bootstrap_option = click.option(
     "-b",
     "--bootstrap",
-    default=lambda: configured_bootstrap() or _nearby_brokers() or DEFAULT_BOOTSTRAP,
+    default=found_bootstrap,
     callback=_remember,
     envvar="HIGHTIDE_BOOTSTRAP",
     show_default=f"--config's, the cluster in {DATA}, or {DEFAULT_BOOTSTRAP}",

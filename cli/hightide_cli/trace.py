@@ -26,7 +26,7 @@ from hightide_cli.options import ask, bootstrap_option, output_option, timeout_o
 from hightide_cli.output import say
 from hightide_cli.processes import read_plan
 from hightide_cli.times import parse_time
-from hightide_cli.trace_sources import Files, FromCluster, Source
+from hightide_cli.trace_sources import Files, FromCluster, Source, traces_at
 
 if TYPE_CHECKING:
     from hightide_broker.trace.lines import Told
@@ -59,7 +59,7 @@ def source_options(command: Any) -> Any:
                 "files",
                 multiple=True,
                 type=click.Path(exists=True, path_type=Path),
-                help="Read this file, or the trace/ of a node; may be given more than once.",
+                help="Read this file, or a node's directory; may be given more than once.",
             ),
             click.option("--topic", help="What concerns one topic, and the nodes."),
             click.option("--node", type=int, help="What one node told."),
@@ -137,7 +137,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
 def _source(ctx: click.Context, options: dict[str, Any]) -> Source:
     """Files, a directory or brokers that are named; the directory at hand, or the brokers."""
     if options["files"]:
-        return Files(options["files"])
+        return Files([traces_at(path) for path in options["files"]])
     if _is_typed(ctx, "data") or not _names_brokers(ctx):
         plan = read_plan(options["data"])
         if plan is not None:

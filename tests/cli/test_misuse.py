@@ -104,9 +104,21 @@ MISUSES = [
     (["partitions", "diff", "ordrs:0"], NOT_FOUND, "orders"),
     (["quorum", "add", "4"], USAGE, "ID@HOST:PORT"),
     (["quorum", "remove", "9"], NOT_FOUND, "9"),
+    (["quorum", "replace", "1", "--timeout", "0.5"], REFUSED, "nothing to replace"),
+    # clusters of this machine, and what is told of it
+    (["up", "--data", "", "--detach"], USAGE, "'' is no directory"),
+    (["up", "--data", "new", "--topic", "t:1:3"], USAGE, "-n 3"),
+    (["up", "--data", "new", "--topic", "t:1:1:1"], USAGE, "NAME[:PARTITIONS[:REPLICAS]]"),
+    (["up", "--data", "new", "--port", "99999"], USAGE, "99999"),
+    (["up", "--data", "new", "-n", "nan"], USAGE, "nan"),
+    (["down", "--data", "new", "--node", "1"], NOT_FOUND, "new"),
+    (["logs", "--data", "new"], NOT_FOUND, "new"),
+    (["doctor", "--port", "99999"], USAGE, "65535"),
+    (["log", "dump", "nowhere"], USAGE, "nowhere"),
     # what happened
     (["trace", "--since", "noon"], USAGE, "noon"),
     (["trace", "--file", "nowhere"], USAGE, "nowhere"),
+    (["trace", "--file", "."], USAGE, "no trace is in it"),
     (["trace", "--data", "nowhere"], NOT_FOUND, "nowhere"),
     (["trace", "--node", "one"], USAGE, "one"),
     (["trace", "-f", "-o", "json"], USAGE, "ndjson"),
@@ -175,6 +187,18 @@ def test_a_misuse_is_one_sentence_and_changes_nothing(
     assert "Traceback" not in ended.err
     assert "Error(" not in ended.err
     assert what_there_is(cluster) == before
+
+
+def test_what_was_set_and_that_nothing_is_is_said(command, cluster):
+    at = {"HIGHTIDE_BOOTSTRAP": cluster.bootstrap, **variables(cluster.bootstrap)}
+    whose = ["--user", "al", "--client-id", "etl"]
+    told = command("quotas", "set", *whose, "producer_byte_rate=1MiB", **at)
+    assert told.err.strip() == "set for client etl of user al: producer_byte_rate=1MiB"
+    assert command("quotas", "delete", *whose, **at).code == 0
+    told = command("configs", "describe", "topic", "orders", **at)
+    assert told.err.strip() == (
+        "nothing is set for topic orders: --all shows the defaults it goes by"
+    )
 
 
 @pytest.mark.parametrize(
