@@ -40,7 +40,7 @@ ASKED_S = 10.0
 @data_option
 @click.option(
     "--port",
-    type=click.IntRange(1, 65535),
+    type=click.IntRange(0, 65535),
     default=19092,
     show_default=True,
     help="The port a broker would use.",

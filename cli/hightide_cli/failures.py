@@ -53,6 +53,7 @@ def exit_code(code: str | None) -> int:
 
 
 _NOBODY_THERE = "does a broker run? hightide ps; hightide up starts one; -b names others"
+_WAY_IN = "hightide --config client.toml … knows the way in"
 _BEGIN_AGAIN = (
     "An older copy could vote twice: if a majority of the controllers is whole, move this node's "
     "directory away and let it begin again (hightide up --replace NODE, or storage format --join "
@@ -86,7 +87,8 @@ def explain(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, UsageError):
         return str(error), USAGE
     if isinstance(error, HightideError):
-        return str(error), REFUSED
+        hint = f": {_WAY_IN}" if "seems to speak TLS" in str(error) else ""
+        return f"{error}{hint}", REFUSED
     if isinstance(error, ModuleNotFoundError):
         return _explain_missing((error.name or "").partition(".")[0]), REFUSED
     return _explain_broker(error)

@@ -64,6 +64,7 @@ MISUSES = [
     (["quotas", "set", "--user", "al", "producer_byte_rate=1 week"], USAGE, "kib"),
     (["quotas", "set", "--user", "al", "producer_byte_rate=-1"], REFUSED, "-1"),
     (["quotas", "set", "--user", "al", "controller_mutation_rate=1MiB"], USAGE, "'1MiB'"),
+    (["users", "create", "al"], USAGE, "--password-file"),
     # records
     (["produce"], USAGE, "TOPIC"),
     (["produce", "ordrs"], NOT_FOUND, "orders"),
