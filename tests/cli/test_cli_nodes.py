@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from hightide_broker.ports import RESERVE_BYTES
 from hightide_broker.simulation.disk import SimDisk
 from hightide_cli.cluster import _check_port, _check_replicas
-from hightide_cli.processes import make_plan
+from hightide_cli.processes import _last_words, make_plan
 from hightide_cli.server import _announce
 
 
@@ -82,3 +82,15 @@ def test_a_node_says_where_it_serves_on_a_full_disk_too(tmp_path):
 
     trio.run(body, clock=MockClock(autojump_threshold=0))
     assert json.loads(disk.read_file("run/broker-1.json"))["port"] == 9000
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (["INFO of yesterday", "hightide: the directory is lost"], 1),
+        (["INFO it begins", "Traceback", "AssertionError"], 3),
+        ([], 0),
+    ],
+)
+def test_why_a_node_ended_is_its_last_sentence_without_what_an_earlier_run_said(log, told):
+    assert _last_words(log) == (log[-told:] if told else [])
