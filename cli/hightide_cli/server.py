@@ -240,6 +240,10 @@ def format_(
     from hightide_broker.formatting import format_node
     from hightide_broker.runtime.base.disk import RealDisk
 
+    if not cluster_id:  # each node would make one of its own
+        raise click.UsageError(
+            "--cluster-id is empty: `hightide storage id` makes one, the same for all nodes"
+        )
     named = load_config(config_file, assignments)[CLUSTER_ID]
     if named not in ("", cluster_id):
         raise click.UsageError(f"--cluster-id {cluster_id}, and the configuration says {named}")
