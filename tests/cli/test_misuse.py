@@ -202,6 +202,12 @@ def test_a_misuse_is_one_sentence_and_changes_nothing(
     assert what_there_is(cluster) == before
 
 
+def test_that_there_was_nothing_to_do_is_said(command, cluster):
+    at = {"HIGHTIDE_BOOTSTRAP": cluster.bootstrap, **variables(cluster.bootstrap)}
+    ended = command("partitions", "elect", "--all", **at)
+    assert (ended.code, ended.err.strip()) == (0, "no partition needs an election")
+
+
 def test_what_was_set_and_that_nothing_is_is_said(command, cluster):
     at = {"HIGHTIDE_BOOTSTRAP": cluster.bootstrap, **variables(cluster.bootstrap)}
     whose = ["--user", "al", "--client-id", "etl"]
