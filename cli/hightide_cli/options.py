@@ -58,12 +58,19 @@ config_option = click.option(
 
 def _nearby() -> str:
     """The brokers of the cluster in the directory that `up` takes if it is told no other; empty if
-    there is none. Raises `PlanDamaged`: another cluster is not asked in its place."""
+    nobody named it, and there is none. Raises `PlanDamaged`, or `click.UsageError`: another cluster
+    is not asked in its place."""
     try:
         from hightide_cli.processes import brokers_of
     except ModuleNotFoundError:  # no broker runs on such a system
         return ""
-    return ",".join(brokers_of(Path(os.environ.get("HIGHTIDE_DATA") or DATA)))
+    named = os.environ.get("HIGHTIDE_DATA")
+    if not (found := brokers_of(Path(named or DATA))) and named:
+        raise click.UsageError(
+            f"HIGHTIDE_DATA is {named!r}, and no cluster is there: hightide up starts one; -b "
+            f"names the brokers of another"
+        )
+    return ",".join(found)
 
 
 def _nearby_brokers() -> str:
@@ -80,16 +87,21 @@ def found_bootstrap() -> str:
     return configured_bootstrap() or _nearby_brokers() or DEFAULT_BOOTSTRAP
 
 
-bootstrap_option = click.option(
-    "-b",
-    "--bootstrap",
-    default=found_bootstrap,
-    callback=_remember,
-    envvar="HIGHTIDE_BOOTSTRAP",
-    show_default=f"--config's, the cluster in {DATA}, or {DEFAULT_BOOTSTRAP}",
-    metavar="HOST:PORT[,…]",
-    help="Brokers to ask first.",
-)
+def bootstrap_by(default: Callable[[], str | None]) -> Callable[[F], F]:
+    """-b, with what is taken where nobody says it."""
+    return click.option(
+        "-b",
+        "--bootstrap",
+        default=default,
+        callback=_remember,
+        envvar="HIGHTIDE_BOOTSTRAP",
+        show_default=f"--config's, the cluster in {DATA}, or {DEFAULT_BOOTSTRAP}",
+        metavar="HOST:PORT[,…]",
+        help="Brokers to ask first.",
+    )
+
+
+bootstrap_option = bootstrap_by(found_bootstrap)
 
 
 class Seconds(click.FloatRange):

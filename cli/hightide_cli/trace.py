@@ -22,7 +22,13 @@ from hightide_cli.client_config import (
 )
 from hightide_cli.cluster import data_option
 from hightide_cli.failures import NOT_FOUND
-from hightide_cli.options import ask, bootstrap_option, output_option, timeout_option
+from hightide_cli.options import (
+    ask,
+    bootstrap_by,
+    found_bootstrap,
+    output_option,
+    timeout_option,
+)
 from hightide_cli.output import say
 from hightide_cli.processes import read_plan
 from hightide_cli.times import parse_time
@@ -51,7 +57,7 @@ def source_options(command: Any) -> Any:
     for option in reversed(
         (
             data_option,
-            bootstrap_option,
+            bootstrap_by(lambda: None),  # files need none
             timeout_option,
             client_config_option,
             click.option(
@@ -145,7 +151,7 @@ def _source(ctx: click.Context, options: dict[str, Any]) -> Source:
         if _is_typed(ctx, "data"):
             say(f"there is no cluster in {options['data']}")
             raise click.exceptions.Exit(NOT_FOUND)
-    return FromCluster(_asking(options["bootstrap"], options["timeout_s"]))
+    return FromCluster(_asking(options["bootstrap"] or found_bootstrap(), options["timeout_s"]))
 
 
 def _names_brokers(ctx: click.Context) -> bool:
