@@ -148,6 +148,8 @@ def open_authority(directory: Path) -> Authority:
     """The authority of a directory; raises `CertificatesRefused`."""
     try:
         certificate = x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes())
+    except FileNotFoundError as error:
+        raise CertificatesRefused(f"{directory} has no authority: no ca.pem is there") from error
     except (OSError, ValueError) as error:
         raise CertificatesRefused(f"{directory} has no authority: {error}") from error
     key = _read_key(_key_file(directory, CA))

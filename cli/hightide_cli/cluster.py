@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -36,9 +37,20 @@ from hightide_cli.watching import watchable
 
 ADMISSION_S = 30.0
 """How long `up --replace` waits for a new directory to catch up with the metadata, and vote."""
+
+
+class _Directory(click.Path):
+    """A directory; an empty word, as of a variable that is not set, is none, and not this one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("'' is no directory", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 data_option = click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=_Directory(file_okay=False, path_type=Path),
     default=Path(DATA),
     show_default=True,
     envvar="HIGHTIDE_DATA",
@@ -98,7 +110,8 @@ def up(
 
     new_topics = [_parse_topic(text) for text in topics]
     config = load_config(None, assignments)
-    is_new = read_plan(data) is None
+    if is_new := read_plan(data) is None:
+        _check_replicas(new_topics, count or 1)
     plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced, secure=secure)
     missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
     _tell_of([node for node in plan.processes if node not in missing])
@@ -129,7 +142,7 @@ def up(
         run(_make_topics, address, new_topics)
         _say_where(plan, address, console=console, kafka=config[KAFKA_PROTOCOL_ENABLE])
         if detach:
-            say(f"cluster {plan.cluster_id} is up; stop it with: hightide down --data {data}")
+            say(f"cluster {plan.cluster_id} is up; stop it with: {_stopping(data)}")
             return
         _wait_in_foreground(processes)
     except BaseException:
@@ -155,6 +168,22 @@ def _tell_of(running: list[NodeProcess]) -> None:
             say(f"already running: process {node.pid()} serves {address}")
 
 
+def _stopping(data: Path) -> str:
+    """What stops a cluster, to be pasted."""
+    return f"hightide down --data {quote(str(data))}"
+
+
+def _check_port(plan: Plan, port: int | None) -> None:
+    """Raise `UsageError` if one node alone runs already, on another port than is asked for."""
+    node = plan.processes[0]
+    if not port or len(plan.nodes) > 1 or node.pid() is None:
+        return
+    if (taken := node.facts().get("port")) not in (None, port):
+        raise click.UsageError(
+            f"--port {port}: it runs on {taken}; stop it first: {_stopping(node.data)}"
+        )
+
+
 def _address(plan: Plan) -> str:
     """host:port of every broker that serves."""
     found = []
@@ -176,7 +205,7 @@ def _reached(plan: Plan) -> str:
     # What the environment names may be of another cluster.
     use_client_file(file, over_environment=True)
     if file is not None:
-        say(f"clients log in, you as its administrator: hightide --config {file} …")
+        say(f"clients log in, you as its administrator: hightide --config {quote(str(file))} …")
     return address
 
 
@@ -203,7 +232,7 @@ def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
         if pid := node.pid():
             raise click.UsageError(
                 f"--replace {number}: it runs, as process {pid}; stop it first: "
-                f"hightide down --data {node.data} --node {number}"
+                f"{_stopping(node.data)} --node {number}"
             )
         if node.is_formatted:
             raise click.UsageError(
@@ -275,6 +304,7 @@ def _plan(
             f"{data} holds a cluster on ports from {plan.nodes[0][1]}: they cannot be changed, "
             f"because its controllers know each other by them"
         )
+    _check_port(plan, port)
     if port is not None and len(plan.nodes) == 1:
         return Plan(plan.cluster_id, ((plan.processes[0], port),), plan.internal)
     return plan
@@ -300,6 +330,16 @@ def _parse_topic(text: str) -> tuple[str, int, int]:
     except Refused as refusal:
         raise click.UsageError(f"--topic {text!r}: {refusal.message}") from refusal
     return name, partitions, replicas
+
+
+def _check_replicas(topics: list[tuple[str, int, int]], brokers: int) -> None:
+    """Raise `UsageError`, before anything is made, for more replicas than there will be brokers."""
+    for name, _, replicas in topics:
+        if replicas > brokers:
+            raise click.UsageError(
+                f"--topic {name}: {replicas} replicas need as many brokers: -n {replicas}, here it "
+                f"is {brokers}"
+            )
 
 
 async def _make_topics(address: str, topics: list[tuple[str, int, int]]) -> None:

@@ -39,7 +39,11 @@ ASKED_S = 10.0
 @click.command(epilog="Example: hightide doctor --port 19092 -o json")
 @data_option
 @click.option(
-    "--port", type=int, default=19092, show_default=True, help="The port a broker would use."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=19092,
+    show_default=True,
+    help="The port a broker would use.",
 )
 @click.option(
     "-c",

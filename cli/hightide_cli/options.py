@@ -56,38 +56,52 @@ config_option = click.option(
 )
 
 
-def nearby() -> str:
+def _nearby() -> str:
     """The brokers of the cluster in the directory that `up` takes if it is told no other; empty if
-    there is none."""
+    nobody named it, and there is none. Raises `PlanDamaged`, or `click.UsageError`: another cluster
+    is not asked in its place."""
     try:
-        from hightide_cli.processes import PlanDamaged, brokers_of
+        from hightide_cli.processes import brokers_of
     except ModuleNotFoundError:  # no broker runs on such a system
         return ""
-    try:
-        return ",".join(brokers_of(Path(os.environ.get("HIGHTIDE_DATA") or DATA)))
-    except PlanDamaged:
-        return ""
+    named = os.environ.get("HIGHTIDE_DATA")
+    if not (found := brokers_of(Path(named or DATA))) and named:
+        raise click.UsageError(
+            f"HIGHTIDE_DATA is {named!r}, and no cluster is there: hightide up starts one; -b "
+            f"names the brokers of another"
+        )
+    return ",".join(found)
 
 
 def _nearby_brokers() -> str:
     """The same; a secure cluster's administrator is taken for its user's own."""
-    found = nearby()
+    found = _nearby()
     file = Path(os.environ.get("HIGHTIDE_DATA") or DATA) / "client.toml"
     if found and file.exists():
         use_client_file(file)
     return found
 
 
-bootstrap_option = click.option(
-    "-b",
-    "--bootstrap",
-    default=lambda: configured_bootstrap() or _nearby_brokers() or DEFAULT_BOOTSTRAP,
-    callback=_remember,
-    envvar="HIGHTIDE_BOOTSTRAP",
-    show_default=f"--config's, the cluster in {DATA}, or {DEFAULT_BOOTSTRAP}",
-    metavar="HOST:PORT[,…]",
-    help="Brokers to ask first.",
-)
+def found_bootstrap() -> str:
+    """The brokers to ask if the command line names none."""
+    return configured_bootstrap() or _nearby_brokers() or DEFAULT_BOOTSTRAP
+
+
+def bootstrap_by(default: Callable[[], str | None]) -> Callable[[F], F]:
+    """-b, with what is taken where nobody says it."""
+    return click.option(
+        "-b",
+        "--bootstrap",
+        default=default,
+        callback=_remember,
+        envvar="HIGHTIDE_BOOTSTRAP",
+        show_default=f"--config's, the cluster in {DATA}, or {DEFAULT_BOOTSTRAP}",
+        metavar="HOST:PORT[,…]",
+        help="Brokers to ask first.",
+    )
+
+
+bootstrap_option = bootstrap_by(found_bootstrap)
 
 
 class Seconds(click.FloatRange):

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from hightide_cli.failures import explain
+
 _WIDE = 100_000
 """Columns of what is no terminal."""
 _GAP = 2
@@ -55,18 +57,25 @@ def harmless(text: str) -> str:
 
 
 def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> None:
-    """An aligned table without lines. A value is never cut: where the terminal is too narrow, each
-    row becomes a block, a line for each column."""
-    from rich.cells import cell_len
-
+    """An aligned table without lines. A value is never cut: where the terminal is too narrow, the
+    columns without a value are left out, or else each row becomes a block, a line for each
+    column."""
     rows = [[harmless(cell) for cell in row] for row in rows]
     titles = [name.upper().replace("_", " ") for name in columns]
-    wide = sum(max(map(cell_len, column)) + _GAP for column in zip(titles, *rows, strict=True))
     terminal = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDE
-    if wide - _GAP <= terminal:
-        _print_aligned(titles, rows, wide)
-    else:
-        click.echo("\n\n".join(_block(titles, row) for row in rows))
+    used = [place for place in range(len(titles)) if any(row[place] for row in rows)]
+    for places in (range(len(titles)), used):
+        shown = [[row[place] for place in places] for row in (titles, *rows)]
+        if (wide := _width(shown)) - _GAP <= terminal:
+            _print_aligned(shown[0], shown[1:], wide)
+            return
+    click.echo("\n\n".join(_block(titles, row) for row in rows))
+
+
+def _width(lines: Sequence[Sequence[str]]) -> int:
+    from rich.cells import cell_len
+
+    return sum(max(map(cell_len, column)) + _GAP for column in zip(*lines, strict=True))
 
 
 def _print_aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], wide: int) -> None:
@@ -121,4 +130,4 @@ class TellOnce:
         reason = str(getattr(error, "message", error))
         if reason not in self._told and time.monotonic() >= self._from:
             self._told.add(reason)
-            say(f"retrying: {error}")
+            say(f"retrying: {explain(error)[0] or error}")

@@ -124,6 +124,8 @@ def elect(
         for each in results
     ]
     show(rows, output, columns=["topic", "partition", "leader", "error"], key="leader")
+    if not rows:
+        say("no partition needs an election")
     refused = [each for each in results if each.error not in (None, "ELECTION_NOT_NEEDED")]
     for each in refused:
         say(f"{each.topic}:{each.partition}: {each.error}: {each.message}")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from hightide.protocol.errors import RequestTimedOut
-from hightide_cli.client_config import configured
-from hightide_cli.options import output_option, run, timeout_option
+from hightide_cli.client_config import client_settings
+from hightide_cli.options import found_bootstrap, output_option, run, timeout_option
 from hightide_cli.output import say, show
 from hightide_cli.signals import Told, ended_by, told_to_stop
 from hightide_cli.watching import watchable
@@ -100,10 +100,11 @@ def run_(
     to stdout. Ctrl-C or SIGTERM stops it; what was not finished is done again at the next start.
 
     --timeout is for a look at the topics before Spark starts; the pipeline waits for ever."""
-    from hightide.spark.pipeline_config import check_same, read_config, read_file
+    from hightide.spark.pipeline_config import check_places, check_same, read_config, read_file
 
     given = read_file(file) if file is not None else {}
     config = read_config(_reached(_merged(given, flags, conf)))
+    check_places(config)
     _check_topics(config, timeout_s)
     check_same(config)
     name = f"hightide-{config.name}"
@@ -144,11 +145,10 @@ def _ended_with_spark(stop: Told) -> Iterator[None]:
 
 
 def _reached(merged: dict[str, Any]) -> dict[str, Any]:
-    """The same, with the brokers and the way to them of `hightide --config client.toml`."""
-    found = {name.replace("_", "."): str(value) for name, value in configured().items()}
-    bootstrap = found.pop("bootstrap.servers", None)
-    if bootstrap is not None:
-        merged.setdefault("bootstrap", bootstrap)
+    """The same, with the brokers and the way to them that other commands take."""
+    if "bootstrap" not in merged:
+        merged["bootstrap"] = found_bootstrap()
+    found = {name.replace("_", "."): str(value) for name, value in client_settings().items()}
     return {**merged, "client": {**found, **_table(merged, "client")}}
 
 

@@ -401,7 +401,7 @@ def wait_for_all(
         for node, process in processes.items():
             if (code := process.poll()) is not None:
                 say(f"{node.name} did not start (exit code {code}); its log ends with:")
-                said = tail(node.log_file, 10)
+                said = _last_words(tail(node.log_file, 10))
                 say("\n".join(said))
                 if said and "cannot listen on" in said[-1]:
                     say("another cluster may have the port (hightide ps): --port takes others")
@@ -411,6 +411,12 @@ def wait_for_all(
     for node in silent:
         say(f"{node.name} does not serve and says nothing for {QUIET_S:.0f} s: {node.log_file}")
     raise click.exceptions.Exit(UNREACHABLE)
+
+
+def _last_words(lines: list[str]) -> list[str]:
+    """Of a log's end what tells why a node ended: its last sentence, if there is one. What stands
+    above that may be of an earlier run."""
+    return lines[-1:] if lines and lines[-1].startswith("hightide: ") else lines
 
 
 def _written(node: NodeProcess) -> tuple[int, bool]:

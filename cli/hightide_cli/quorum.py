@@ -145,10 +145,14 @@ def _address_of(voting: dict[int, Any], node: int) -> tuple[str, int]:
 def _until_observed(bootstrap: str, timeout_s: float, node: int) -> dict[int, Any]:
     """The voters by id, once a node observes that is to vote with another directory."""
     until = time.monotonic() + timeout_s
+    told = False
     while True:
         found = ask(bootstrap, timeout_s, _describe_quorum)
         if any(each.id == node for each in found.observers):
             return {each.id: each for each in found.voters}
+        if not told:
+            say(f"waiting until another directory of node {node} observes the metadata")
+            told = True
         if time.monotonic() >= until:
             if any(each.id == node for each in found.voters):
                 raise click.ClickException(

@@ -113,6 +113,9 @@ def set_(
         await admin.alter_quotas(wanted)
 
     ask(bootstrap, timeout_s, alter)
+    named = {"user": user, "client": client_id, "address": ip}
+    whose = " of ".join(f"{kind} {name}" for kind, name in reversed(named.items()) if name)
+    say(f"set for {whose}: {' '.join(values)}")
 
 
 @quotas.command(epilog=EXAMPLES)

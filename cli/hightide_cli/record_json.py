@@ -68,6 +68,8 @@ def decode_line(line: bytes) -> dict[str, Any]:
     What it says of an offset is where it came from."""
     try:
         fields = json.loads(line)
+    except json.JSONDecodeError as error:  # which counts lines from here on
+        raise UsageError(f"line is no JSON: {error.msg}, at column {error.colno}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"line is no JSON: {error}") from error
     if not isinstance(fields, dict):

@@ -23,5 +23,6 @@ def write_client_file(data: Path, address: str) -> Path:
     facts = {"bootstrap.servers": address, **client_settings(CERTIFICATES)}
     text = "# This cluster's administrator: hightide --config FILE …, or HIGHTIDE_CONFIG=FILE.\n"
     text += "".join(f'{name} = "{value}"\n' for name, value in facts.items())
-    put_file(path, text.encode(), mode=0o600)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:  # a full disk takes no other
+        put_file(path, text.encode(), mode=0o600)
     return path

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hightide_broker.whole_files import put_file
 from hightide_cli.log_format import set_up_logging
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show_one
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from hightide.protocol.login_messages import ScramUpsertion
     from hightide_broker.config import BrokerConfig
     from hightide_broker.node import Node
+    from hightide_broker.ports import Disk
 
 WARN_S = 3600.0
 """How often a log says that a listener is open to others."""
@@ -106,14 +106,14 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
     raise_open_files_limit()
     usage = ProcessUsage()
     trio.lowlevel.add_instrument(usage)
-    doors = doors_of(config)
+    doors, disk = doors_of(config), RealDisk()
     # Only where it means something: otherwise the end of a terminal ends what runs in it.
     renewing = [signal.SIGHUP] if doors.has_certificates else []
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *renewing) as signals:
         async with open_node(
             config,
             doors=doors,
-            disk=RealDisk(),
+            disk=disk,
             clock=SystemClock(),
             random=system_random(),
             listen=listen,
@@ -128,7 +128,7 @@ async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
                 nursery.start_soon(manager.follow, node)
                 nursery.start_soon(settle, node)
                 if ready_file is not None:
-                    nursery.start_soon(_announce, node, ready_file)
+                    nursery.start_soon(_announce, node, disk, ready_file)
                 async for number in signals:
                     if number != signal.SIGHUP:
                         break
@@ -180,8 +180,8 @@ async def warn_of_unknown(host: str) -> None:
         logging.getLogger("hightide.node").warning(told, host, error)
 
 
-async def _announce(node: Node, ready_file: Path) -> None:
-    """Say where the node serves, once it does."""
+async def _announce(node: Node, disk: Disk, ready_file: Path) -> None:
+    """Say where the node serves, once it does; on a full disk, too."""
     await node.serving.wait()
     facts = {
         "pid": os.getpid(),
@@ -194,7 +194,7 @@ async def _announce(node: Node, ready_file: Path) -> None:
         facts["internal"] = "{}:{}".format(*node.internal_address)
     if address := node.config.metrics_address:
         facts["metrics"] = f"{address[0]}:{node.metrics_port}"
-    put_file(ready_file, json.dumps(facts).encode())
+    disk.replace(str(ready_file), json.dumps(facts).encode())
 
 
 @click.group()
@@ -242,6 +242,10 @@ def format_(
     from hightide_broker.formatting import format_node
     from hightide_broker.runtime.base.disk import RealDisk
 
+    if not cluster_id:  # each node would make one of its own
+        raise click.UsageError(
+            "--cluster-id is empty: `hightide storage id` makes one, the same for all nodes"
+        )
     named = load_config(config_file, assignments)[CLUSTER_ID]
     if named not in ("", cluster_id):
         raise click.UsageError(f"--cluster-id {cluster_id}, and the configuration says {named}")

@@ -445,6 +445,8 @@ def describe_configs(
         if everything or not e.default
     ]
     show(rows, output, columns=["name", "value", "default", "doc"], key="name")
+    if not rows:
+        say(f"nothing is set for {f'{kind} {name}'.strip()}: --all shows the defaults it goes by")
 
 
 @configs.command(

@@ -22,11 +22,17 @@ from hightide_cli.client_config import (
 )
 from hightide_cli.cluster import data_option
 from hightide_cli.failures import NOT_FOUND
-from hightide_cli.options import ask, bootstrap_option, output_option, timeout_option
+from hightide_cli.options import (
+    ask,
+    bootstrap_by,
+    found_bootstrap,
+    output_option,
+    timeout_option,
+)
 from hightide_cli.output import say
 from hightide_cli.processes import read_plan
 from hightide_cli.times import parse_time
-from hightide_cli.trace_sources import Files, FromCluster, Source
+from hightide_cli.trace_sources import Files, FromCluster, Source, traces_at
 
 if TYPE_CHECKING:
     from hightide_broker.trace.lines import Told
@@ -51,7 +57,7 @@ def source_options(command: Any) -> Any:
     for option in reversed(
         (
             data_option,
-            bootstrap_option,
+            bootstrap_by(lambda: None),  # files need none
             timeout_option,
             client_config_option,
             click.option(
@@ -59,7 +65,7 @@ def source_options(command: Any) -> Any:
                 "files",
                 multiple=True,
                 type=click.Path(exists=True, path_type=Path),
-                help="Read this file, or the trace/ of a node; may be given more than once.",
+                help="Read this file, or a node's directory; may be given more than once.",
             ),
             click.option("--topic", help="What concerns one topic, and the nodes."),
             click.option("--node", type=int, help="What one node told."),
@@ -137,7 +143,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
 def _source(ctx: click.Context, options: dict[str, Any]) -> Source:
     """Files, a directory or brokers that are named; the directory at hand, or the brokers."""
     if options["files"]:
-        return Files(options["files"])
+        return Files([traces_at(path) for path in options["files"]])
     if _is_typed(ctx, "data") or not _names_brokers(ctx):
         plan = read_plan(options["data"])
         if plan is not None:
@@ -145,7 +151,7 @@ def _source(ctx: click.Context, options: dict[str, Any]) -> Source:
         if _is_typed(ctx, "data"):
             say(f"there is no cluster in {options['data']}")
             raise click.exceptions.Exit(NOT_FOUND)
-    return FromCluster(_asking(options["bootstrap"], options["timeout_s"]))
+    return FromCluster(_asking(options["bootstrap"] or found_bootstrap(), options["timeout_s"]))
 
 
 def _names_brokers(ctx: click.Context) -> bool:

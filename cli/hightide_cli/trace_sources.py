@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import click
+
 from hightide_cli.leaderless import NO_LEADER, known_quorum
 from hightide_cli.output import say
 
@@ -27,6 +29,20 @@ class Source(Protocol):
     def read(self, *, positions: bool) -> list[Told]:
         """What is there that was not read yet, in order."""
         ...
+
+
+def traces_at(path: Path) -> Path:
+    """A file of lines, or the directory that a node keeps its trace in, given that or the node's
+    own; raises `click.UsageError` if there is none."""
+    from hightide_broker.trace.ring import SUFFIX, TRACE_DIRECTORY
+
+    for place in (path / TRACE_DIRECTORY, path):
+        if place.is_file() or any(place.glob(f"*{SUFFIX}")):
+            return place
+    raise click.UsageError(
+        f"--file {path}: no trace is in it, expected a node's directory, its {TRACE_DIRECTORY}/, "
+        f"or a file of it"
+    )
 
 
 class Files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,10 @@ def password_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _password(path: Path | None) -> str:
+    if path is None and not sys.stdin.isatty():
+        raise click.UsageError(
+            "no terminal to ask for a password: --password-file FILE, or - for standard input"
+        )
     if path is None:
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     with click.open_file(str(path), encoding="utf-8") as file:
@@ -124,6 +129,7 @@ def _set(
         return is_there
 
     if ask(bootstrap, timeout_s, change) is not is_new:
+        say(f"user {user} may log in" if is_new else f"user {user} has another password")
         return
     if is_new:
         say(f"user {user!r} is there already: hightide users alter {user}")
@@ -142,3 +148,4 @@ def delete(user: str, bootstrap: str, output: str, timeout_s: float) -> None:
         await admin.delete_user(user)
 
     ask(bootstrap, timeout_s, remove)
+    say(f"user {user} does not log in any more")

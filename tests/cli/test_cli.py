@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-from hightide.protocol.errors import ApiError, ErrorCode
+from hightide.protocol.errors import ApiError, BrokerUnreachable, ErrorCode, RemoteProtocolError
 from hightide_cli.failures import explain
 from hightide_cli.main import COMMANDS, main
+from hightide_cli.output import TellOnce
 
 
 def spoken(each):
@@ -244,6 +245,36 @@ def test_what_a_cluster_answers_decides_the_exit_code(error, code):
     message, found = explain(ApiError(error, "why"))
     assert found == code
     assert "why" in message
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra"),
+    [
+        ("pyspark.sql.datasource", "spark"),
+        ("pyarrow", "spark"),
+        ("cryptography.x509", "secure"),
+        ("starlette", "console"),
+        ("matplotlib", "demo"),
+    ],
+)
+def test_what_is_not_installed_is_told_by_the_extra_that_brings_it(missing, extra):
+    message, code = explain(ModuleNotFoundError(f"No module named {missing!r}", name=missing))
+    assert (message.partition(": ")[2], code) == (f"pip install 'hightide[{extra}]'", 1)
+
+
+def test_a_module_that_is_in_no_extra_is_a_bug_of_ours():
+    assert explain(ModuleNotFoundError("No module named 'hightyde'", name="hightyde"))[0] is None
+
+
+def test_who_speaks_plainly_where_tls_is_spoken_is_told_what_knows_the_way_in():
+    error = RemoteProtocolError("frame of 5 bytes; the peer seems to speak TLS: no")
+    assert "--config client.toml" in explain(error)[0]
+    assert "client.toml" not in explain(RemoteProtocolError("frame of 0 bytes"))[0]
+
+
+def test_who_waits_for_a_broker_is_told_at_once_what_may_be_done(capsys):
+    TellOnce()(BrokerUnreachable("no connection: Connection refused"))
+    assert "hightide up starts one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_who_does_not_log_in_does_not_come_in(secure, tmp_path):
 def test_a_user_may_do_what_rules_say(secure, tmp_path):
     told, certs = ("--config", file_of(secure)), secure.data / "certs"
     create = ("users", "create", "alice", "--password-file", "-")
-    hightide(*create, *told, stdin=b"first\n")
+    assert "user alice may log in" in hightide(*create, *told, stdin=b"first\n").err
     hightide(*create, *told, stdin=b"x", code=CONFLICT)
     (tmp_path / "password").write_text("second")
     hightide("users", "alter", "alice", "--password-file", tmp_path / "password", *told)

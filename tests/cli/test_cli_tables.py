@@ -23,12 +23,12 @@ ROWS = [
     ["live-orders-of-the-day", "orders", "0", "4", "1234567890123", "1234567890119"],
     ["mail", "a-topic-with-a-rather-long-name", "12", "", "0", "0"],
 ]
-PROGRAM = f"from hightide_cli.output import print_table; print_table({ROWS}, {COLUMNS})"
+PROGRAM = "from hightide_cli.output import print_table; print_table({}, {})"
 
 
-def shown(columns):
+def shown(columns, rows=ROWS):
     """What the program shows on a terminal so wide, or in a pipe."""
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, "-c", PROGRAM.format(rows, COLUMNS)]
     plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     plain["NO_COLOR"], plain["TERM"] = "1", "dumb"
     if columns is None:
@@ -55,6 +55,14 @@ def test_every_value_is_there_in_one_piece_on_any_terminal(columns):
     assert words.count("GROUP") == (1 if is_table else len(ROWS))
     if is_table:
         assert len(text.splitlines()) == 1 + len(ROWS)
+
+
+def test_before_rows_become_blocks_the_columns_without_a_value_are_left_out():
+    rows = [[*row[:3], "", "", *row[5:]] for row in ROWS]
+    assert shown(85, rows).splitlines()[0].split() == ["GROUP", "TOPIC", "PARTITION", "LAG"]
+    assert "COMMITTED" in shown(200, rows).split()
+    assert "COMMITTED" in shown(None, rows).split(), "for who reads it by place"
+    assert shown(50, rows).split().count("COMMITTED") == len(rows)
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "a\r", "\x9b2J", "a\u2028b", "\u202eb"])

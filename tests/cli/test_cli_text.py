@@ -125,6 +125,7 @@ def test_a_line_that_is_no_record_is_a_usage_error(line):
         (b'{"id": 1, "shop": "north"}', "where a line is itself the value, leave it out"),
         (b'{"valeu": "v"}', "unknown key 'valeu', did you mean value?"),
         (b'{"value": "v", "id": 1}', "unknown key 'id', expected topic, partition"),
+        (b'{"value" "v"}', "line is no JSON: Expecting ':' delimiter, at column 10$"),
     ],
 )
 def test_json_that_is_not_of_consume_is_told_what_is_read(line, told):

@@ -139,6 +139,40 @@ def test_a_log_is_found_or_it_is_said_that_the_file_is_damaged(running, command,
 
 
 @DAMAGED
+def test_no_other_cluster_is_asked_in_place_of_one_whose_file_is_damaged(
+    running, monkeypatch, capsys, damage
+):
+    running.file.write_bytes(damage)
+    running.end()
+    monkeypatch.setenv("HIGHTIDE_DATA", str(running.data))
+    monkeypatch.setattr(sys, "argv", ["hightide", "topics", "list", "--timeout", "0.1"])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err
+    assert "cluster.json" in said or "127.0.0.1:9000" in said
+    assert "19092" not in said
+
+
+def test_no_other_cluster_is_asked_in_place_of_one_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HIGHTIDE_DATA", str(tmp_path / "thre"))
+    monkeypatch.setattr(sys, "argv", ["hightide", "topics", "delete", "orders", "--yes"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == USAGE
+    assert f"HIGHTIDE_DATA is '{tmp_path / 'thre'}'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_who_reads_files_needs_no_cluster(running, monkeypatch, capsys):
+    running.file.write_text("damaged")
+    (running.data / "events-1.jsonl").write_text("")
+    monkeypatch.setenv("HIGHTIDE_DATA", str(running.data))
+    monkeypatch.setattr(sys, "argv", ["hightide", "trace", "--file", str(running.data)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, capsys.readouterr()) == (0, ("", ""))
+
+
+@DAMAGED
 @pytest.mark.parametrize("words", [[], ["-n", "3"]])
 def test_up_begins_with_the_nodes_that_there_were_or_says_what_to_do(
     running, command, damage, words

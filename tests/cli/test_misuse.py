@@ -64,6 +64,7 @@ MISUSES = [
     (["quotas", "set", "--user", "al", "producer_byte_rate=1 week"], USAGE, "kib"),
     (["quotas", "set", "--user", "al", "producer_byte_rate=-1"], REFUSED, "-1"),
     (["quotas", "set", "--user", "al", "controller_mutation_rate=1MiB"], USAGE, "'1MiB'"),
+    (["users", "create", "al"], USAGE, "--password-file"),
     # records
     (["produce"], USAGE, "TOPIC"),
     (["produce", "ordrs"], NOT_FOUND, "orders"),
@@ -104,9 +105,33 @@ MISUSES = [
     (["partitions", "diff", "ordrs:0"], NOT_FOUND, "orders"),
     (["quorum", "add", "4"], USAGE, "ID@HOST:PORT"),
     (["quorum", "remove", "9"], NOT_FOUND, "9"),
+    (["quorum", "replace", "1", "--timeout", "0.5"], REFUSED, "nothing to replace"),
+    # clusters of this machine, and what is told of it
+    (["up", "--data", "", "--detach"], USAGE, "'' is no directory"),
+    (["up", "--data", "new", "--topic", "t:1:3"], USAGE, "-n 3"),
+    (["up", "--data", "new", "--topic", "t:1:1:1"], USAGE, "NAME[:PARTITIONS[:REPLICAS]]"),
+    (["up", "--data", "new", "--port", "99999"], USAGE, "99999"),
+    (["up", "--data", "new", "-n", "nan"], USAGE, "nan"),
+    (["down", "--data", "new", "--node", "1"], NOT_FOUND, "new"),
+    (["logs", "--data", "new"], NOT_FOUND, "new"),
+    (["doctor", "--port", "99999"], USAGE, "65535"),
+    (["log", "dump", "nowhere"], USAGE, "nowhere"),
+    (["storage", "format", "--cluster-id", "", "--set", "log.dirs=new"], USAGE, "storage id"),
+    (["storage", "format", "--cluster-id", "a b", "--set", "log.dirs=new"], USAGE, "'a b'"),
+    (["server", "start", "--set", "node.id=nan"], USAGE, "'nan'"),
+    (["server", "start", "--set", "nodeid=1"], USAGE, "node.id"),
+    (["server", "start", "--set", "listen.host=0.0.0.0"], USAGE, "0.0.0.0"),
+    (["certs", "renew", "nothing"], USAGE, "no ca.pem"),
+    (["certs", "create", "c", "--node", "x=1"], USAGE, "ID=HOST"),
+    (["lab", "run", "nosuch"], NOT_FOUND, "nosuch"),
+    (["sim", "replay", "-J", "many"], USAGE, "many"),
+    (["sim", "run", "--seeds", "9..1"], USAGE, "9..1"),
+    (["bench", "produce", "-n", "nan"], USAGE, "nan"),
+    (["completion", "powershell"], USAGE, "powershell"),
     # what happened
     (["trace", "--since", "noon"], USAGE, "noon"),
     (["trace", "--file", "nowhere"], USAGE, "nowhere"),
+    (["trace", "--file", "."], USAGE, "no trace is in it"),
     (["trace", "--data", "nowhere"], NOT_FOUND, "nowhere"),
     (["trace", "--node", "one"], USAGE, "one"),
     (["trace", "-f", "-o", "json"], USAGE, "ndjson"),
@@ -175,6 +200,24 @@ def test_a_misuse_is_one_sentence_and_changes_nothing(
     assert "Traceback" not in ended.err
     assert "Error(" not in ended.err
     assert what_there_is(cluster) == before
+
+
+def test_that_there_was_nothing_to_do_is_said(command, cluster):
+    at = {"HIGHTIDE_BOOTSTRAP": cluster.bootstrap, **variables(cluster.bootstrap)}
+    ended = command("partitions", "elect", "--all", **at)
+    assert (ended.code, ended.err.strip()) == (0, "no partition needs an election")
+
+
+def test_what_was_set_and_that_nothing_is_is_said(command, cluster):
+    at = {"HIGHTIDE_BOOTSTRAP": cluster.bootstrap, **variables(cluster.bootstrap)}
+    whose = ["--user", "al", "--client-id", "etl"]
+    told = command("quotas", "set", *whose, "producer_byte_rate=1MiB", **at)
+    assert told.err.strip() == "set for client etl of user al: producer_byte_rate=1MiB"
+    assert command("quotas", "delete", *whose, **at).code == 0
+    told = command("configs", "describe", "topic", "orders", **at)
+    assert told.err.strip() == (
+        "nothing is set for topic orders: --all shows the defaults it goes by"
+    )
 
 
 @pytest.mark.parametrize(

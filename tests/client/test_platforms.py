@@ -155,3 +155,13 @@ def test_what_needs_unix_says_so_in_a_sentence(words, tmp_path, monkeypatch):
     assert ended.returncode == 1
     assert ended.stderr.startswith("hightide: this needs Linux or macOS")
     assert "Traceback" not in ended.stderr
+
+
+def test_without_spark_its_import_says_what_to_install():
+    program = "import sys; sys.modules['pyspark'] = None; import hightide.spark"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    told = done.stderr.strip().splitlines()[-1]
+    assert "hightide.spark needs pyspark" in told
+    assert told.endswith("pip install 'hightide[spark]'")

@@ -341,6 +341,21 @@ async def test_a_coordinator_that_still_reads_says_so_and_serves_once_all_of_it_
 
 
 @virtual
+async def test_the_log_names_partitions_whose_groups_are_read_and_not_those_of_none(caplog):
+    async with site(offsets_topic_num_partitions="5") as at:
+        async with at.client() as client:
+            await client.find()
+            await client.commit(3, await client.member())
+        caplog.set_level(logging.INFO, logger="hightide.groups")
+        await at.again()
+        async with at.client() as client:
+            assert await client.committed() == {("t", 0): 3}
+        told = [each.getMessage() for each in caplog.records if each.name == "hightide.groups"]
+        assert [each for each in told if each.endswith("1 group is read")]
+        assert not [each for each in told if " 0 groups" in each]
+
+
+@virtual
 async def test_records_that_no_coordinator_wrote_are_skipped_with_a_warning(caplog):
     value = encode(OffsetValue(offset=9, topic_id="of no topic"))
     strange = GroupValue(generation=7, leader="nobody", protocol="x", members=[])

@@ -6,6 +6,7 @@ Method: simulated worlds; a driver alone, whose only peer is a leader played by 
 simulated disk whose process dies between two steps.
 """
 
+import logging
 import random
 
 import pytest
@@ -250,6 +251,18 @@ def test_a_node_that_is_stopped_as_it_starts_stops_in_order():
         await until(lambda: follower.node and follower.node.quorum.leader > 0)
 
     in_world(body)
+
+
+def test_a_controller_that_stops_does_not_say_that_it_is_the_active_one(caplog):
+    async def body(world):
+        leader = await until_led(world)
+        caplog.set_level(logging.INFO, logger="hightide.controller")
+        await leader.stop()
+
+    in_world(body)
+    told = [each.getMessage() for each in caplog.records if "no longer active" in each.msg]
+    assert told
+    assert all(each.endswith("none is known") for each in told), told
 
 
 # A node that never served.

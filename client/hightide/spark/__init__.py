@@ -13,7 +13,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hightide.spark.format import HightideDataSource
+try:
+    from hightide.spark.format import HightideDataSource
+except ModuleNotFoundError as error:
+    told = f"hightide.spark needs {error.name}: pip install 'hightide[spark]'"
+    raise ModuleNotFoundError(told, name=error.name) from None
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -158,13 +158,17 @@ def _writers(spark: SparkSession, config: PipelineConfig) -> dict[str, DataStrea
 
 @contextmanager
 def _spark_says_no() -> Iterator[None]:
-    """A schema, an expression or an interval that Spark does not understand is a usage error."""
+    """A schema, an expression or an interval that Spark does not understand is a usage error; what
+    fails in Java is told without where."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 
     try:
         yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
         raise UsageError(f"pipeline: {error}") from error
+    except Py4JJavaError as error:
+        raise PipelineFailed(f"pipeline: {error.java_exception.toString()}") from error
 
 
 # -- frames --------------------------------------------------------------------------------------

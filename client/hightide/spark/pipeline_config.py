@@ -21,6 +21,7 @@ A TOML file has the names below; `[aggregate]` and `[spark]` are tables:
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -198,6 +199,22 @@ def local_path(place: str) -> Path | None:
     return Path(parts.path if parts.scheme else place)
 
 
+def check_places(config: PipelineConfig) -> None:
+    """Raise `UsageError` unless this machine can keep what the pipeline writes: Spark would say it
+    on a page of Java."""
+    places = {"checkpoint": config.checkpoint, "parquet": config.parquet}
+    if config.aggregate is not None:
+        places["aggregate.parquet"] = config.aggregate.parquet
+    for name, place in places.items():
+        if not place or (path := local_path(place)) is None:
+            continue
+        there = next(each for each in (path, *path.absolute().parents) if each.exists())
+        if not there.is_dir():
+            raise UsageError(f"pipeline: {name} {place!r}: {there} is a file, expected a directory")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise UsageError(f"pipeline: {name} {place!r}: {there} cannot be written to")
+
+
 def check_same(config: PipelineConfig) -> None:
     """Raise `UsageError` if a checkpoint is another pipeline's, or if its state does not suit the
     aggregate any more."""
@@ -226,6 +243,10 @@ def recall(checkpoint: Path) -> PipelineConfig:
     file = checkpoint / "pipeline.json"
     try:
         return msgspec.json.decode(file.read_bytes(), type=PipelineConfig)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{checkpoint} is no pipeline's checkpoint: it has no {file.name}"
+        ) from error
     except (OSError, msgspec.DecodeError) as error:
         raise UsageError(f"{checkpoint} is no pipeline's checkpoint: {error}") from error
 

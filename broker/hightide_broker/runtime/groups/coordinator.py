@@ -201,7 +201,8 @@ class Coordinator:
                     group.empty_since(self._clock.now_ms())
                 self._watch_for(group)
         read = counted(len(self.groups), "group is read", "groups are read")
-        log.info("%s: %s", self._replica.name, read)
+        level = logging.INFO if self.groups else logging.DEBUG  # most partitions have none
+        log.log(level, "%s: %s", self._replica.name, read)
         self._tell(
             CoordinatorBegan(
                 topic=self._replica.topic,

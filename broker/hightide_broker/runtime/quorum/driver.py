@@ -289,7 +289,8 @@ class QuorumDriver:
     def _role_changed(self) -> None:
         core = self.core
         if self.term is not None and not (core.is_leader and core.epoch == self.term.epoch):
-            self.term.committed.close(not_controller(core.leader))
+            resigned = core.leader == self.node  # and is told as the leader until there is another
+            self.term.committed.close(not_controller(NOBODY if resigned else core.leader))
             self.term = None
         if core.is_leader and self.term is None:
             self.term = Term(core.epoch, core.epoch_start, Watermark(self.committed.value))
