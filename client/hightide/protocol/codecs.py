@@ -61,6 +61,12 @@ def at_once(steps: Steps[T]) -> T:
             return result
 
 
+def settled(result: T) -> Steps[T]:
+    """Work that is done."""
+    yield from ()
+    return result
+
+
 def compress(payload: Buffer, codec: str, *, lz4_linked: bool = True) -> Buffer:
     """`payload` compressed as a whole; codec is one of `ROW_CODECS`. Kafka's Java client reads lz4
     only with `lz4_linked` False: no block of it refers to the one before."""
