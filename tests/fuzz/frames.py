@@ -11,6 +11,7 @@ import msgspec
 
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME
+from hightide.protocol.codecs import at_once
 from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
 from hightide_broker.core.cluster.image import (
     BrokerState,
@@ -59,7 +60,7 @@ def kafka_request(data):
     body = bytearray(data)
     try:
         KAFKA.check_length(len(body), bytes(body[:2]))
-        heard = KAFKA.hear(body)
+        heard = at_once(KAFKA.hearing(body))
     except RemoteProtocolError:
         return
     assert not isinstance(heard, Unanswerable), "Kafka's protocol has no such answer"
@@ -112,7 +113,8 @@ def check_question(heard, size):
 
 def check_refusal(ticket):
     """It can be refused, or the connection is closed."""
-    frame = ticket.refused(NO)
+    refusing = ticket.refusing(NO)
+    frame = None if refusing is None else at_once(refusing)
     if frame is not None:
         whole = b"".join(map(bytes, frame))
         assert int.from_bytes(whole[:4], "big") == len(whole) - 4

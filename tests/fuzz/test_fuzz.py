@@ -21,7 +21,7 @@ from sealing import BARE, PACKED, PRODUCED, SEALED
 from targets import TARGETS
 from tries import tries
 
-from hightide.protocol.codecs import CODECS, ROW_CODECS
+from hightide.protocol.codecs import CODECS, ROW_CODECS, at_once
 from hightide.protocol.errors import CorruptBatch, Refused
 from hightide.protocol.records import MAGIC, ROWS_MAGIC
 from hightide_broker.kafka.tongue import TRANSLATORS
@@ -81,7 +81,7 @@ def test_the_seeds_of_kafkas_requests_are_understood_in_every_api():
     for seed in TARGETS["kafka-requests"].seeds():
         key = int.from_bytes(seed[:2], "big")
         try:
-            heard[key] = frames.KAFKA.hear(bytearray(seed))
+            heard[key] = at_once(frames.KAFKA.hearing(bytearray(seed)))
         except frames.RemoteProtocolError:
             continue
     assert heard.keys() == TRANSLATORS.keys()
@@ -155,7 +155,7 @@ def raises(error):
 
 
 PLANTED = {
-    "kafka-requests": (frames.KAFKA, "hear", raises(KeyError("topics"))),
+    "kafka-requests": (frames.KAFKA, "hearing", raises(KeyError("topics"))),
     "rows": (batches.rows, "_numpy_reader", lambda: lambda *_, **__: ("other", 0)),
     "columns": (batches, "to_rows", raises(CorruptBatch("it can be opened, though"))),
     "frames": (frames.NATIVE, "hear", raises(UnicodeDecodeError("utf-8", b"x", 0, 1, "no"))),

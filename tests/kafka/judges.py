@@ -21,6 +21,7 @@ from kio.index import KioIndexError, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioError
 from kio.serial import entity_reader, entity_writer
 
+from hightide.protocol.codecs import at_once
 from hightide_broker.kafka.fields import STRUCT, fields_of, in_version
 from hightide_broker.kafka.reading import Source, reader
 from hightide_broker.kafka.writing import Attached, Target, writer
@@ -60,7 +61,7 @@ def table_of(api, side):
 def ours_written(api, side, version, values):
     """The bytes of a message, by our writer."""
     out = Target()
-    writer(table_of(api, side), version, flexible=api.is_flexible(version))(out, values)
+    at_once(writer(table_of(api, side), version, flexible=api.is_flexible(version))(out, values))
     assert sum(map(len, out.parts())) == out.size
     return b"".join(map(bytes, out.parts()))
 
@@ -68,7 +69,7 @@ def ours_written(api, side, version, values):
 def ours_read(api, side, version, data):
     """A message by our reader, which takes all of it."""
     source = Source(memoryview(data))
-    read = reader(table_of(api, side), version, flexible=api.is_flexible(version))(source)
+    read = at_once(reader(table_of(api, side), version, flexible=api.is_flexible(version))(source))
     assert source.at == len(data)
     return read
 

@@ -10,6 +10,7 @@ import trio
 from brokers import batch, client_of, new_node, settings
 from patience import PATIENCE_S
 
+from hightide.protocol.codecs import at_once
 from hightide.protocol.conversion import to_rows
 from hightide.protocol.records import parse_header
 from hightide_broker.kafka.fields import fields_of
@@ -20,6 +21,8 @@ from hightide_broker.simulation.disk import SimDisk
 
 API_BY_NAME = {api.name: api for api in API_BY_KEY.values()}
 CLIENT_ID = "kit"
+ANSWERED_MAX = 1_000_000
+"""Elements of an answer: what is told has no limit but what may be asked."""
 
 
 def records(data):
@@ -40,7 +43,8 @@ def request_bytes(name, version, fields, *, correlation_id=1, client_id=CLIENT_I
     out += client_id.encode()
     if api.is_flexible(version):
         out.varint(0)
-    writer(fields_of(api.request), version, flexible=api.is_flexible(version))(out, fields)
+    write = writer(fields_of(api.request), version, flexible=api.is_flexible(version))
+    at_once(write(out, fields))
     return struct.pack(">i", out.size) + b"".join(map(bytes, out.parts()))
 
 
@@ -49,7 +53,9 @@ def answer_in(name, version, body):
     api, source = API_BY_NAME[name], Source(memoryview(body), 4)
     if api.is_flexible(version) and name != "api_versions":
         assert source.varint() == 0
-    found = reader(fields_of(api.response), version, flexible=api.is_flexible(version))(source)
+    read = reader(fields_of(api.response), version, flexible=api.is_flexible(version))
+    source.elements_left = ANSWERED_MAX
+    found = at_once(read(source))
     assert source.at == len(body)
     return int.from_bytes(body[:4], "big"), found
 

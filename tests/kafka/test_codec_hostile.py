@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from judges import SIDES, comparable, messages, ours_read, ours_written, table_of
 from test_codec_judges import QUIET
 
+from hightide.protocol.codecs import at_once
 from hightide.protocol.errors import RemoteProtocolError
-from hightide_broker.kafka.codec import answer_parts, read_header, read_request
+from hightide_broker.kafka.codec import read_header, reading_request, writing_answer
 from hightide_broker.kafka.fields import fields_of
 from hightide_broker.kafka.reading import (
     ELEMENTS_MAX,
@@ -57,7 +58,7 @@ def test_a_message_whose_bits_were_turned_is_read_or_refused(api, version, side)
             written[at // 8] ^= 1 << at % 8
         source = Source(memoryview(written))
         try:
-            found = read(source)
+            found = at_once(read(source))
         except RemoteProtocolError:
             return
         assert elements_in(found) <= len(written)
@@ -73,7 +74,7 @@ def elements_in(value):
 
 
 def read_by(table, data, *, flexible=False):
-    return reader(fields_of(table), 0, flexible=flexible)(Source(memoryview(data)))
+    return at_once(reader(fields_of(table), 0, flexible=flexible)(Source(memoryview(data))))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,8 @@ def test_records_are_slices_of_the_frame():
 def test_tags_that_nobody_knows_are_skipped():
     newer = "a int8\nb string #3 =null\nc int32 #7 =0\nd int8 #9 =0"
     out = Target()
-    writer(fields_of(newer), 0, flexible=True)(out, {"a": 1, "b": "new", "c": 5, "d": 2})
+    values = {"a": 1, "b": "new", "c": 5, "d": 2}
+    at_once(writer(fields_of(newer), 0, flexible=True)(out, values))
     assert read_by("a int8\nc int32 #7 =0", bytes(out), flexible=True) == {"a": 1, "c": 5}
 
 
@@ -137,14 +139,14 @@ def test_a_null_struct_is_one_byte():
     table = "a {} ?\n  b int8"
     for value, data in (({"b": 5}, b"\x01\x05\x00\x00"), (None, b"\xff\x00")):
         out = Target()
-        writer(fields_of(table), 0, flexible=True)(out, {"a": value})
+        at_once(writer(fields_of(table), 0, flexible=True)(out, {"a": value}))
         assert bytes(out) == data
         assert read_by(table, data, flexible=True) == {"a": value}
 
 
 def test_a_sentence_that_is_too_long_for_a_string_is_cut_between_characters():
     out = Target()
-    writer(fields_of("a string"), 0, flexible=False)(out, {"a": "é" * STRING_BYTES_MAX})
+    at_once(writer(fields_of("a string"), 0, flexible=False)(out, {"a": "é" * STRING_BYTES_MAX}))
     assert read_by("a string", bytes(out)) == {"a": "é" * (STRING_BYTES_MAX // 2)}
 
 
@@ -155,16 +157,17 @@ def test_a_request_and_the_header_of_its_answer():
     body += ours_written(api, "request", 4, values)
     header = read_header(memoryview(body))
     assert header[:4] == (12, 4, 42, "me")
-    assert read_request(api, header, memoryview(body)) == values
-    answer = b"".join(map(bytes, answer_parts(api, 4, 42, {"error_code": 27})))
+    assert at_once(reading_request(api, header, memoryview(body))) == values
+    answer = b"".join(map(bytes, at_once(writing_answer(api, 4, 42, {"error_code": 27}))))
     assert answer == b"\x00\x00\x00\x0c" + b"\x00\x00\x00\x2a\x00" + b"\x00\x00\x00\x00\x00\x1b\x00"
     with pytest.raises(RemoteProtocolError) as refusal:
-        read_request(api, header, memoryview(body)[:-1])
+        at_once(reading_request(api, header, memoryview(body)[:-1]))
     assert "heartbeat version 4" in str(refusal.value)
 
 
 def test_the_answer_to_api_versions_has_no_tags_in_its_header():
     api = API_BY_KEY[18]
-    answer = b"".join(map(bytes, answer_parts(api, 3, 7, {"error_code": 0, "api_keys": []})))
+    writing = writing_answer(api, 3, 7, {"error_code": 0, "api_keys": []})
+    answer = b"".join(map(bytes, at_once(writing)))
     assert answer == b"\x00\x00\x00\x0c\x00\x00\x00\x07\x00\x00\x01\x00\x00\x00\x00\x00"
     assert comparable(ours_read(api, "response", 3, answer[8:]))["api_keys"] == []

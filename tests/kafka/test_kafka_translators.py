@@ -11,6 +11,7 @@ from kafkakit import API_BY_NAME, answer_in, records, rows
 from test_kafka_connection import senseless
 
 from hightide.protocol import messages as m
+from hightide.protocol.codecs import at_once
 from hightide.protocol.errors import ERRORS, ErrorCode, Refused, RemoteProtocolError
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.kafka.asked import Asked
@@ -56,8 +57,8 @@ def received(value):
     return memoryview(value.part) if isinstance(value, Attached) else value
 
 
-def read(name, version, frame):
-    whole = b"".join(map(bytes, frame))
+def read(name, version, framing):
+    whole = b"".join(map(bytes, at_once(framing)))
     assert int.from_bytes(whole[:4], "big") == len(whole) - 4
     correlation_id, answer = answer_in(name, version, whole[4:])
     assert correlation_id == 7
@@ -75,14 +76,14 @@ def test_a_refusal_of_the_whole_is_told_or_closes(api, version):
             continue
         ticket = question.ticket
         closing = Refused(ErrorCode.BROKER_NOT_AVAILABLE, "not yet")
-        assert ticket.refused(closing) is None
-        frame = ticket.refused(Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no " * 1000))
-        if frame is None:
+        assert ticket.refusing(closing) is None
+        refusing = ticket.refusing(Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no " * 1000))
+        if refusing is None:
             # What needs nothing of ours cannot be refused.
             is_settled = isinstance(question, Errand)
             assert is_settled or api.name in WORDLESS or fields.get("acks") == 0
             continue
-        told += "31" in str(read(api.name, version, frame))
+        told += "31" in str(read(api.name, version, refusing))
     assert told or api.name in (*WORDLESS, *SETTLED, "produce", "fetch")
 
 
@@ -97,7 +98,7 @@ def test_every_code_that_clients_may_hear_has_kafkas_number():
 def test_an_offset_that_is_not_available_yet(version, number):
     question = heard("list_offsets", version, replica_id=-1, isolation_level=0, topics=[])
     refused = m.ListOffsetsResult(topic="t", partition=0, error=ErrorCode.OFFSET_NOT_AVAILABLE)
-    frame = question.ticket.framed(m.ListOffsetsResponse(partitions=[refused]), ())
+    frame = question.ticket.framing(m.ListOffsetsResponse(partitions=[refused]), ())
     (topic,) = read("list_offsets", version, frame)["topics"]
     assert topic["partitions"][0]["error_code"] == number
 
@@ -108,7 +109,7 @@ FETCH = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 9, "topics": [], "sessio
 @pytest.mark.parametrize(("version", "number"), [(5, 6), (6, 56)])
 def test_a_disk_that_failed(version, number):
     refused = m.FetchResult(topic="t", partition=0, error=ErrorCode.KAFKA_STORAGE_ERROR)
-    frame = heard("fetch", version, **FETCH).ticket.framed(
+    frame = heard("fetch", version, **FETCH).ticket.framing(
         m.FetchResponse(partitions=[refused]), ()
     )
     (topic,) = read("fetch", version, frame)["responses"]
@@ -121,7 +122,7 @@ def test_who_leads_instead_is_told_with_where_it_is(leader):
     why = {"error": ErrorCode.NOT_LEADER_OR_FOLLOWER, "current_leader": hint}
     where = [{"node_id": 2, "host": "two", "port": 22, "rack": None}] if leader == 2 else []
     body = m.FetchResponse(partitions=[m.FetchResult(topic="t", partition=0, **why)])
-    answer = read("fetch", 16, heard("fetch", 16, **FETCH).ticket.framed(body, ()))
+    answer = read("fetch", 16, heard("fetch", 16, **FETCH).ticket.framing(body, ()))
     assert answer["node_endpoints"] == where
     (part,) = answer["responses"][0]["partitions"]
     assert part["current_leader"] == {"leader_id": leader, "leader_epoch": 5}
@@ -135,7 +136,7 @@ def test_who_leads_instead_is_told_with_where_it_is(leader):
         topic_data=[{"name": "t", "partition_data": [data]}],
     )
     body = m.ProduceResponse(partitions=[m.ProduceResult(topic="t", partition=0, **why)])
-    answer = read("produce", 10, question.ticket.framed(body, ()))
+    answer = read("produce", 10, question.ticket.framing(body, ()))
     assert answer["node_endpoints"] == where
     (part,) = answer["responses"][0]["partition_responses"]
     assert part["current_leader"] == {"leader_id": leader, "leader_epoch": 5}
@@ -144,7 +145,7 @@ def test_who_leads_instead_is_told_with_where_it_is(leader):
 def test_records_are_sent_as_they_are_between_what_is_written_around_them():
     part = m.FetchResult(topic="t", partition=0, high_watermark=9, records=0)
     data = memoryview(b"records")
-    frame = heard("fetch", 12, **FETCH).ticket.framed(m.FetchResponse(partitions=[part]), [data])
-    assert any(each is data for each in frame)
-    (topic,) = read("fetch", 12, frame)["responses"]
+    ticket, body = heard("fetch", 12, **FETCH).ticket, m.FetchResponse(partitions=[part])
+    assert any(each is data for each in at_once(ticket.framing(body, [data])))
+    (topic,) = read("fetch", 12, ticket.framing(body, [data]))["responses"]
     assert bytes(topic["partitions"][0]["records"]) == b"records" == records(data).part

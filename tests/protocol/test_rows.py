@@ -23,7 +23,6 @@ from hightide.arrow.to_arrow import join_arrow
 from hightide.protocol import row_spans_numpy
 from hightide.protocol.codecs import ROW_CODECS
 from hightide.protocol.columns import Headers, encode_columns, open_batch, to_records
-from hightide.protocol.conversion import converting, to_rows
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import (
     ROWS_MAGIC,
@@ -212,58 +211,6 @@ def test_what_the_broker_stamps_kafkas_clients_read() -> None:
     stamp_append_time(batch, BASE + 77)
     expected = [Row(500, BASE + 77, b"k", b"v", ())]
     assert read(batch) == judged(batch, "aiokafka") == judged(batch, "kafka-python") == expected
-
-
-# A batch of columns for Kafka's clients.
-
-
-@given(draft=drafts(("none", "lz4", "zstd")))
-@many
-def test_a_converted_batch_has_the_same_records_and_says_the_same(draft: Draft) -> None:
-    native = draft.columns()
-    header = parse_header(native)
-    batch = to_rows(native, header)
-    attributes = header.attributes if draft.rows else 0
-    expected = header._replace(
-        magic=ROWS_MAGIC, batch_length=len(batch) - 12, attributes=attributes
-    )
-    assert parse_header(batch)._replace(crc=header.crc) == expected
-    rows = [row._replace(offset=1000 + row.offset) for row in draft.rows]
-    assert read(batch) == judged(batch, "aiokafka") == judged(batch, "kafka-python") == rows
-
-
-def test_the_stamped_time_of_a_converted_batch_is_that_of_its_records() -> None:
-    native = Draft([Row(0, BASE, b"k", b"v", ())], 0, BASE, "zstd").columns()
-    stamp_append_time(native, BASE + 5)
-    batch = to_rows(native, parse_header(native))
-    assert [row.timestamp for row in judged(batch, "aiokafka")] == [BASE + 5]
-
-
-def test_a_batch_of_rows_is_not_converted() -> None:
-    batch = Draft([Row(0, BASE, None, b"v", ())], 0, BASE, "snappy").batch()
-    assert to_rows(batch, parse_header(batch)) is batch
-
-
-def test_a_large_batch_is_converted_in_steps() -> None:
-    rows = [Row(index, BASE, b"k", b"v", ()) for index in range(5 * SPAN_RECORDS)]
-    native = Draft(rows, len(rows) - 1, BASE, "none").columns()
-    assert sum(1 for _ in converting(native, parse_header(native))) >= 5
-
-
-def test_a_batch_of_columns_that_cannot_be_opened_is_not_converted() -> None:
-    native = encode_batch(b"no columns", record_count=1, base_timestamp=0, max_timestamp=0)
-    with pytest.raises(CorruptBatch):
-        to_rows(native, parse_header(native))
-
-
-@pytest.mark.parametrize("deltas", [[-20_000, 1], [-1, 0], [1, 1], [0, 9]])
-def test_offsets_that_do_not_rise_within_their_batch_are_not_converted(deltas: list[int]) -> None:
-    payload = encode_columns([0, 0], None, [b"a", b"b"], base_timestamp=0, offset_deltas=deltas)
-    native = encode_batch(
-        payload, record_count=2, last_offset_delta=8, base_timestamp=0, max_timestamp=0
-    )
-    with pytest.raises(CorruptBatch, match="do not rise"):
-        to_rows(native, parse_header(native))
 
 
 # Numpy and without.

@@ -13,9 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tries import tries
 
+from hightide.protocol.codecs import at_once
 from hightide.protocol.columns import encode_columns, encode_headers, pack_columns, to_records
 from hightide.protocol.errors import Refused
-from hightide.protocol.records import TIMESTAMP_MAX, crc32c, encode_batch, parse_header
+from hightide.protocol.records import (
+    MAGIC,
+    TIMESTAMP_MAX,
+    crc32c,
+    encode_batch,
+    parse_header,
+    resealing,
+)
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.validation import (
     COLUMNS_HEADERS_MAX,
@@ -166,7 +174,9 @@ def test_what_takes_long_is_told_by_what_batches_say():
     assert not takes_long(views(b"", b"\xff" * 100, patched(good(), 21, ">h", 4)))
     with_codec = {"record_count": 1, "base_timestamp": NOW, "max_timestamp": NOW}
     unstated = zstandard.ZstdCompressor(write_content_size=False).compress(b"v")
-    assert takes_long(views(encode_batch(unstated, codec="zstd", is_compressed=True, **with_codec)))
+    plain = encode_batch(unstated, **with_codec)
+    at_once(resealing(plain, parse_header(plain), codec="zstd", magic=MAGIC))
+    assert takes_long(views(plain))
 
 
 # --- headers ------------------------------------------------------------------------------------

@@ -153,7 +153,10 @@ def find_coordinator(asked: Asked, _facts: Facts) -> Heard:
         )
         return {"coordinators": found}
 
-    return errand(asked, run)
+    def refuse(number: int, message: str) -> Fields:
+        return {"coordinators": [{"key": key, **_no_coordinator(number, message)} for key in keys]}
+
+    return errand(asked, run, refuse)
 
 
 def _of_groups_alone(asked: Asked, kind: int) -> tuple[int, str]:

@@ -112,7 +112,10 @@ def _of_groups(asked: Asked, groups: Sequence[Fields]) -> Heard:
         check_count(len(groups), GROUPS_MAX, "groups")
         return {"groups": await asked_each(ask, [*map(_asking, groups)], refused, answer)}
 
-    return errand(asked, run)
+    def refuse(number: int, message: str) -> Fields:
+        return {"groups": [refused(place, number, message) for place in range(len(groups))]}
+
+    return errand(asked, run, refuse)
 
 
 def _asking(fields: Fields) -> g.OffsetFetchRequest:

@@ -28,7 +28,9 @@ def describe_topic_partitions(asked: Asked, _facts: Facts) -> Heard:
     cursor: Fields = asked.fields["cursor"] or {"topic_name": "", "partition_index": 0}
     most = max(1, min(asked.fields["response_partition_limit"], PAGE_PARTITIONS))
     wanted = [topic["name"] for topic in asked.fields["topics"]]
-    names = [name for name in wanted if name >= cursor["topic_name"]]
+    later = sorted({name for name in wanted if name >= cursor["topic_name"]})
+    # Those that there are have a partition or more each: there is no room for others.
+    names, next_page = later[:most], later[most:]
 
     def refuse(number: int, _message: str) -> Fields:
         topics = [m.TopicMetadata(topic=name) for name in names]
@@ -53,7 +55,7 @@ def describe_topic_partitions(asked: Asked, _facts: Facts) -> Heard:
             if len(found) < len(parts):
                 return {"topics": topics, **_rest(topic.topic, start + left)}
             left -= len(found)
-        return {"topics": topics, **_rest()}
+        return {"topics": topics, **_rest(*next_page[:1])}
 
     request = m.MetadataRequest(topics=names if wanted else None)
     return question(asked, request, answer, refuse)

@@ -7,15 +7,17 @@ from typing import Any, NamedTuple
 
 from hightide.net.outbox import FilePart
 from hightide.protocol.apis import API_BY_REQUEST
+from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import Refused
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
-from hightide_broker.kafka.codec import answer_parts
+from hightide_broker.kafka.codec import writing_answer
 from hightide_broker.kafka.fields import KafkaApi
 from hightide_broker.kafka.numbers import CLOSING, number_of
 from hightide_broker.kafka.reading import Fields
 from hightide_broker.kafka.writing import Attached
 from hightide_broker.runtime.base.call import Later, Reply
+from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.runtime.server.tongue import Ask, Errand, Parts, Question, size_of
 
 Answer = Callable[[Any, Sequence[Attached]], Fields]
@@ -49,31 +51,36 @@ def _nothing_left(_reply: Reply) -> None:
 class KafkaTicket:
     """Implements `tongue.Ticket`."""
 
-    __slots__ = ("_answer", "_asked", "_refuse", "rest")
+    __slots__ = ("_asked", "_refuse", "answer", "rest")
 
     def __init__(
         self, asked: Asked, answer: Answer, refuse: Refuse, rest: Rest = _nothing_left
     ) -> None:
         self._asked = asked
-        self._answer = answer
+        self.answer = answer
         self._refuse = refuse
         self.rest = rest
 
-    def framed(self, body: Message, parts: Sequence[Buffer | FilePart]) -> Parts:
+    def framing(self, body: Message, parts: Sequence[Buffer | FilePart]) -> Steps[Parts]:
         attached = [Attached(part, size_of(part)) for part in parts]
-        return framed(self._asked, self._answer(body, attached))
+        return _framing(self._asked, self.answer(body, attached))
 
-    def refused(self, refusal: Refused) -> Parts | None:
+    def refusing(self, refusal: Refused) -> Steps[Parts] | None:
+        said = self.refusal(refusal)
+        return None if said is None else _framing(self._asked, said)
+
+    def refusal(self, refusal: Refused) -> Fields | None:
+        """Kafka's answer if all of it was refused; None: it has no words for that."""
         if refusal.code in CLOSING:
             return None
-        said = self._refuse(number_of(refusal.code), told(refusal.message))
-        return None if said is None else framed(self._asked, said)
+        return self._refuse(number_of(refusal.code), told(refusal.message))
 
 
-def framed(asked: Asked, answer: Fields) -> Parts:
+def _framing(asked: Asked, answer: Fields) -> Steps[Parts]:
     """The frame of an answer."""
     api, version, correlation_id, _, _ = asked
-    return answer_parts(api, version, correlation_id, answer)  # type: ignore[return-value]
+    parts = yield from writing_answer(api, version, correlation_id, answer)
+    return parts  # type: ignore[return-value]
 
 
 def told(message: str) -> str:
@@ -103,7 +110,7 @@ def errand(
     """What takes several requests of ours, or none."""
 
     async def parts(ask: Ask) -> Parts:
-        return framed(asked, await run(ask))
+        return await in_slices(_framing(asked, await run(ask)))
 
     def never(_body: Message, _parts: Sequence[Attached]) -> Fields:
         raise AssertionError("an errand gives its answer itself")

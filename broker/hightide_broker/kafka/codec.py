@@ -9,15 +9,15 @@ answers (KIP-511).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
+from hightide.protocol.codecs import Steps, at_once
 from hightide.protocol.errors import RemoteProtocolError
 from hightide_broker.kafka.fields import KafkaApi, fields_of
-from hightide_broker.kafka.reading import Fields, Read, Source, reader
+from hightide_broker.kafka.reading import Fields, ReadInSteps, Source, reader
 from hightide_broker.kafka.tables import API_BY_KEY
-from hightide_broker.kafka.writing import Target, Write, writer
+from hightide_broker.kafka.writing import Target, WriteInSteps, writer
 
 API_VERSIONS_KEY = 18
 _START = struct.Struct(">hhih")
@@ -44,39 +44,41 @@ def read_header(body: memoryview) -> Header:
     return Header(key, version, correlation_id, client_id, source.at)
 
 
-def read_request(api: KafkaApi, header: Header, body: memoryview) -> Fields:
+def reading_request(api: KafkaApi, header: Header, body: memoryview) -> Steps[Fields]:
     """The fields of a request. Raises `RemoteProtocolError`."""
     source = Source(body, header.end)
     try:
         if api.is_flexible(header.version):
-            _header_tags(source)
-        found: Fields = _request_reader(api.key, header.version)(source)
+            at_once(_header_tags(source))
+        found: Fields = yield from _request_reader(api.key, header.version)(source)
     except RemoteProtocolError as error:
         raise RemoteProtocolError(f"{api.name} version {header.version}: {error}") from error
     return found
 
 
-def answer_parts(api: KafkaApi, version: int, correlation_id: int, answer: Fields) -> list[object]:
+def writing_answer(
+    api: KafkaApi, version: int, correlation_id: int, answer: Fields
+) -> Steps[list[object]]:
     """The frame of an answer, as parts to send one after the other."""
     out = Target()
     out += bytes(_ANSWER.size)
     if api.is_flexible(version) and api.key != API_VERSIONS_KEY:
         out.varint(0)
-    _response_writer(api.key, version)(out, answer)
+    yield from _response_writer(api.key, version)(out, answer)
     _ANSWER.pack_into(out, 0, out.size - _LENGTH.size, correlation_id)
     return out.parts()
 
 
 @cache
-def _request_reader(key: int, version: int) -> Read:
+def _request_reader(key: int, version: int) -> ReadInSteps:
     api = API_BY_KEY[key]
     return reader(fields_of(api.request), version, flexible=api.is_flexible(version))
 
 
 @cache
-def _response_writer(key: int, version: int) -> Write:
+def _response_writer(key: int, version: int) -> WriteInSteps:
     api = API_BY_KEY[key]
     return writer(fields_of(api.response), version, flexible=api.is_flexible(version))
 
 
-_header_tags: Callable[[Source], Fields] = reader((), 0, flexible=True)
+_header_tags: ReadInSteps = reader((), 0, flexible=True)

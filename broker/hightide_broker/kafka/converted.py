@@ -42,16 +42,16 @@ class Conversions:
         self.turn = trio.Lock()
         """One batch is converted at a time: others may want the same, and each takes memory."""
         self._bytes_max = bytes_max
-        self._kept: OrderedDict[Key, bytes] = OrderedDict()
+        self._kept: OrderedDict[Key, Buffer] = OrderedDict()
         self._size = 0
 
-    def get(self, key: Key) -> bytes | None:
+    def get(self, key: Key) -> Buffer | None:
         """What a batch was converted to."""
         if key in self._kept:
             self._kept.move_to_end(key)
         return self._kept.get(key)
 
-    def keep(self, key: Key, rows: bytes) -> None:
+    def keep(self, key: Key, rows: Buffer) -> None:
         """Keep it until there is no room for it."""
         self._size += len(rows) - len(self._kept.pop(key, b""))
         self._kept[key] = rows
@@ -130,7 +130,7 @@ def _refused(result: m.FetchResult, error: ErrorCode, message: str) -> m.FetchRe
 
 async def _in_rows(
     conversions: Conversions, whose: tuple[str, int], part: _Found, left: int
-) -> bytes:
+) -> Buffer:
     """As many batches as there is room for; where nothing was converted yet, one at least."""
     if not part.has_columns:
         return part.data
@@ -144,16 +144,16 @@ async def _in_rows(
             rows = await _one(conversions, whose, header, batch)
         pieces.append(rows)
         size += len(rows)
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 async def _one(
     conversions: Conversions, whose: tuple[str, int], header: BatchHeader, batch: memoryview
-) -> bytes:
+) -> Buffer:
     key = (*whose, header.base_offset, header.leader_epoch, header.crc)
     if (rows := conversions.get(key)) is None:
         async with conversions.turn:
             if (rows := conversions.get(key)) is None:
-                rows = bytes(await in_slices(converting(batch, header)))
+                rows = await in_slices(converting(batch, header))
                 conversions.keep(key, rows)
     return rows

@@ -4,7 +4,8 @@ Functions for each version of a message are put together once, when the first on
 message is a dict by the names of `fields.py`; record batches are slices of the frame, topic ids the
 text that hightide has for them. What bytes may cost is bounded three times: a length by the bytes
 that are left, elements and text by how many of them a message may have. Whatever is wrong is a
-`RemoteProtocolError`, and the connection's end. Pure.
+`RemoteProtocolError`, and the connection's end. A message of many elements is read in steps, for
+who must not hold its event loop for long. Pure.
 
 Bytes behind the last field are nobody's, and not looked at, as in Kafka.
 """
@@ -14,14 +15,17 @@ from __future__ import annotations
 import struct
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import RemoteProtocolError
 from hightide.protocol.words import counted
 from hightide_broker.kafka.fields import STRUCT, Field, in_version
 
-ELEMENTS_MAX = 100_000
-"""Elements of arrays, and tagged fields, in one message."""
+ELEMENTS_MAX = 20_000
+"""Elements of arrays, and tagged fields, in one message: 10 000 topics with a partition each."""
+ELEMENTS_AT_ONCE = 500
+"""Elements that are read, or written, without a pause: a few ms."""
 TEXT_BYTES_MAX = 8 << 20
 """Everything in one message that is not numbers or records."""
 STRING_BYTES_MAX = (1 << 15) - 1
@@ -44,7 +48,7 @@ Fields = dict[str, Any]
 class Source:
     """The bytes of one message, and how far they were read."""
 
-    __slots__ = ("at", "data", "elements_left", "end", "text_left")
+    __slots__ = ("at", "data", "elements_left", "end", "text_left", "until_pause")
 
     def __init__(self, data: memoryview, at: int = 0) -> None:
         self.data = data
@@ -52,6 +56,15 @@ class Source:
         self.end = len(data)
         self.elements_left = ELEMENTS_MAX
         self.text_left = TEXT_BYTES_MAX
+        self.until_pause = ELEMENTS_AT_ONCE
+
+    def pauses(self) -> bool:
+        """Another element was read: whether it is the turn of others."""
+        self.until_pause -= 1
+        if self.until_pause:
+            return False
+        self.until_pause = ELEMENTS_AT_ONCE
+        return True
 
     def take(self, size: int) -> int:
         """Where the next `size` bytes begin, which are read now."""
@@ -102,12 +115,64 @@ class Source:
 
 
 Read = Callable[[Source], Any]
+ReadInSteps = Callable[[Source], Steps[Any]]
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 
-def reader(fields: Sequence[Field], version: int, *, flexible: bool) -> Read:
-    """Reads the fields of a message or struct, in this version."""
+class _Step(NamedTuple):
+    """What is read at once of a message or struct."""
+
+    names: list[str]
+    numbers: struct.Struct | None
+    """Of numbers that stand side by side; None: it is one field, and something else."""
+    one: Read
+    many: ReadInSteps | None
+    """The same where it may be long: an array; None: it is none."""
+
+
+def reader(fields: Sequence[Field], version: int, *, flexible: bool) -> ReadInSteps:
+    """Reads the fields of a message or struct, in this version, a few ms at a time."""
+    steps, tags = _parts(fields, version, flexible)
+
+    def read(source: Source) -> Steps[Fields]:
+        found: Fields = {}
+        for names, numbers, one, many in steps:
+            if numbers is not None:
+                at = source.take(numbers.size)
+                found.update(zip(names, numbers.unpack_from(source.data, at), strict=True))
+            elif many is not None:
+                found[names[0]] = yield from many(source)
+            else:
+                found[names[0]] = one(source)
+        tags(source, found)
+        return found
+
+    return read
+
+
+def _struct_reader(fields: Sequence[Field], version: int, flexible: bool) -> Read:
+    """The same at once."""
+    steps, tags = _parts(fields, version, flexible)
+
+    def read(source: Source) -> Fields:
+        found: Fields = {}
+        for names, numbers, one, _ in steps:
+            if numbers is not None:
+                at = source.take(numbers.size)
+                found.update(zip(names, numbers.unpack_from(source.data, at), strict=True))
+            else:
+                found[names[0]] = one(source)
+        tags(source, found)
+        return found
+
+    return read
+
+
+def _parts(
+    fields: Sequence[Field], version: int, flexible: bool
+) -> tuple[list[_Step], Callable[[Source, Fields], None]]:
+    """The fields that have their places, and what reads those that are tagged."""
     tagged = {
         field.tag: (field.name, _of_field(field, version, flexible))
         for field in in_version(fields, version)
@@ -118,27 +183,17 @@ def reader(fields: Sequence[Field], version: int, *, flexible: bool) -> Read:
     }
     steps = _steps([f for f in in_version(fields, version) if f.tag is None], version, flexible)
 
-    def read(source: Source) -> Fields:
-        found: Fields = {}
-        for names, numbers, one in steps:
-            if numbers is not None:
-                at = source.take(numbers.size)
-                found.update(zip(names, numbers.unpack_from(source.data, at), strict=True))
-            else:
-                found[names[0]] = one(source)
+    def tags(source: Source, found: Fields) -> None:
         if flexible:
             found.update(defaults)
             _read_tagged(source, tagged, found)
-        return found
 
-    return read
+    return steps, tags
 
 
-def _steps(
-    fields: Sequence[Field], version: int, flexible: bool
-) -> list[tuple[list[str], struct.Struct | None, Read]]:
+def _steps(fields: Sequence[Field], version: int, flexible: bool) -> list[_Step]:
     """Numbers that stand side by side are read at once."""
-    steps: list[tuple[list[str], struct.Struct | None, Read]] = []
+    steps: list[_Step] = []
     names: list[str] = []
     letters = ""
     for field in [*fields, None]:
@@ -147,10 +202,11 @@ def _steps(
             letters += NUMBERS[field.kind]
             continue
         if names:
-            steps.append((names, struct.Struct(f">{letters}"), _nothing))
+            steps.append(_Step(names, struct.Struct(f">{letters}"), _nothing, None))
             names, letters = [], ""
         if field is not None:
-            steps.append(([field.name], None, _of_field(field, version, flexible)))
+            one = _of_field(field, version, flexible)
+            steps.append(_Step([field.name], None, one, _in_steps(field, version, flexible)))
     return steps
 
 
@@ -171,7 +227,7 @@ def _of_field(field: Field, version: int, flexible: bool) -> Read:
 
 def _one(field: Field, version: int, flexible: bool, nullable: bool) -> Read:
     if field.kind == STRUCT:
-        read = reader(field.fields, version, flexible=flexible)
+        read = _struct_reader(field.fields, version, flexible)
         return _nullable_struct(read) if nullable else read
     if field.kind == "uuid":
         return _id
@@ -217,17 +273,63 @@ def _several(letter: str) -> ReadSeveral:
 
 
 def _array(name: str, several: ReadSeveral, flexible: bool, nullable: bool) -> Read:
-    length = _length_of(_INT32, flexible)
+    count_of = _count_of(name, flexible, nullable)
 
     def read(source: Source) -> list[Any] | None:
+        count = count_of(source)
+        return None if count is None else several(source, count)
+
+    return read
+
+
+def _count_of(name: str, flexible: bool, nullable: bool) -> Callable[[Source], int | None]:
+    """Reads how many elements there are; None is null."""
+    length = _length_of(_INT32, flexible)
+
+    def read(source: Source) -> int | None:
         count = length(source)
         if count >= 0:
-            return several(source, source.count(count))
+            return source.count(count)
         if not nullable:
             raise RemoteProtocolError(f"{name} before byte {source.at} is null")
         return None
 
     return read
+
+
+def _in_steps(field: Field, version: int, flexible: bool) -> ReadInSteps | None:
+    """Reads an array a few hundred elements at a time; None: it is none, or one of numbers, which
+    are read all at once."""
+    if not field.is_array or field.kind in NUMBERS:
+        return None
+    count_of = _count_of(field.name, flexible, version in field.nullable)
+    if field.kind == STRUCT and any(each.is_array for each in in_version(field.fields, version)):
+        slow: ReadInSteps = reader(field.fields, version, flexible=flexible)
+
+        def read_all(source: Source) -> Steps[list[Any] | None]:
+            if (count := count_of(source)) is None:
+                return None
+            found = []
+            for _ in range(count):
+                found.append((yield from slow(source)))
+                if source.pauses():
+                    yield
+            return found
+
+        return read_all
+    one = _one(field, version, flexible, nullable=False)
+
+    def read_plain(source: Source) -> Steps[list[Any] | None]:
+        if (count := count_of(source)) is None:
+            return None
+        found = []
+        for _ in range(count):
+            found.append(one(source))
+            if source.pauses():
+                yield
+        return found
+
+    return read_plain
 
 
 def _text(source: Source, size: int) -> str:

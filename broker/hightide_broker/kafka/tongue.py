@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hightide.protocol import messages as m
+from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import ErrorCode, RemoteProtocolError
 from hightide.protocol.wire import MESSAGE_BYTES_MAX
 from hightide.protocol.words import counted
@@ -29,9 +30,10 @@ from hightide_broker.kafka import (
     about_users,
 )
 from hightide_broker.kafka.asked import Asked, question
-from hightide_broker.kafka.codec import API_VERSIONS_KEY, Header, read_header, read_request
+from hightide_broker.kafka.codec import API_VERSIONS_KEY, Header, read_header, reading_request
 from hightide_broker.kafka.facts import Facts
 from hightide_broker.kafka.numbers import number_of
+from hightide_broker.kafka.portions import in_portions
 from hightide_broker.kafka.reading import Fields
 from hightide_broker.kafka.tables import API_BY_KEY
 from hightide_broker.runtime.server.tongue import Heard, Parts
@@ -95,7 +97,7 @@ class KafkaTongue:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def hear(self, body: bytearray) -> Heard:
+    def hearing(self, body: bytearray) -> Steps[Heard]:
         """What a frame asks. Raises `RemoteProtocolError`."""
         view = memoryview(body)
         header = read_header(view)
@@ -111,9 +113,9 @@ class KafkaTongue:
                 f"{api.name} version {header.version} of Kafka's protocol, offered are "
                 f"{first} to {last}"
             )
-        fields = read_request(api, header, view)
+        fields = yield from reading_request(api, header, view)
         asked = Asked(api, header.version, header.correlation_id, header.client_id, fields)
-        return translate(asked, self._facts)
+        return in_portions(asked, lambda asked: translate(asked, self._facts))
 
     def may_follow(self, start: bytes | bytearray) -> bool:
         """A produce may: its answer is small, and it waits for other replicas longest."""

@@ -4,7 +4,8 @@ The other half of `reading.py`: functions for each version of a message are put 
 dicts of the same names. Records are not copied: they stay what they are, and are sent between what
 is written around them. A field that is missing has its default. One without a default, a null where
 there is none, and a number that has no place, are bugs of ours; but answers have in them what
-strangers said, so they are no asserts: a bug costs one connection, and not the node.
+strangers said, so they are no asserts: a bug costs one connection, and not the node. A message of
+many elements is written in steps.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from base64 import urlsafe_b64decode
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from hightide.protocol.codecs import Steps
 from hightide_broker.kafka.fields import REQUIRED, STRUCT, Field, in_version
-from hightide_broker.kafka.reading import NUMBERS, STRING_BYTES_MAX, Fields
+from hightide_broker.kafka.reading import ELEMENTS_AT_ONCE, NUMBERS, STRING_BYTES_MAX, Fields
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -36,6 +38,15 @@ class Target(bytearray):
         super().__init__()
         self.attached: list[tuple[int, Attached]] = []
         """What is to be sent before which of the bytes, in order."""
+        self._until_pause = ELEMENTS_AT_ONCE
+
+    def pauses(self) -> bool:
+        """Another element was written: whether it is the turn of others."""
+        self._until_pause -= 1
+        if self._until_pause:
+            return False
+        self._until_pause = ELEMENTS_AT_ONCE
+        return True
 
     def varint(self, value: int) -> None:
         """An unsigned number, 7 bits a byte, the low ones first."""
@@ -60,16 +71,56 @@ class Target(bytearray):
 
 
 Write = Callable[[Target, Any], None]
+WriteInSteps = Callable[[Target, Any], Steps[None]]
 Length = Callable[[Target, int], None]
 Put = Callable[[Target, Any, Length], None]
 """Writes something with its length before it."""
 
 
-def writer(fields: Sequence[Field], version: int, *, flexible: bool) -> Write:
-    """Writes the fields of a message or struct, in this version."""
+Places = list[tuple[str, object, Write, WriteInSteps | None]]
+"""Fields that have their places: name, default, and how one is written; in steps, if it is an
+array."""
+Tags = Callable[[Target, Fields], None]
+"""Writes those that are tagged."""
+
+
+def writer(fields: Sequence[Field], version: int, *, flexible: bool) -> WriteInSteps:
+    """Writes the fields of a message or struct, in this version, a few ms at a time."""
+    places, tags = _parts(fields, version, flexible)
+
+    def write(out: Target, values: Fields) -> Steps[None]:
+        for name, default, one, many in places:
+            value = values[name] if default is REQUIRED else values.get(name, default)
+            if many is not None and value:
+                yield from many(out, value)
+            else:
+                one(out, value)
+        tags(out, values)
+
+    return write
+
+
+def _struct_writer(fields: Sequence[Field], version: int, flexible: bool) -> Write:
+    """The same at once."""
+    places, tags = _parts(fields, version, flexible)
+
+    def write(out: Target, values: Fields) -> None:
+        for name, default, one, _ in places:
+            one(out, values[name] if default is REQUIRED else values.get(name, default))
+        tags(out, values)
+
+    return write
+
+
+def _parts(fields: Sequence[Field], version: int, flexible: bool) -> tuple[Places, Tags]:
     active = [*in_version(fields, version)]
-    steps = [
-        (field.name, field.default, _of_field(field, version, flexible))
+    places: Places = [
+        (
+            field.name,
+            field.default,
+            _of_field(field, version, flexible),
+            _in_steps(field, version, flexible),
+        )
         for field in active
         if field.tag is None
     ]
@@ -79,13 +130,39 @@ def writer(fields: Sequence[Field], version: int, *, flexible: bool) -> Write:
         if field.tag is not None
     ]
 
-    def write(out: Target, values: Fields) -> None:
-        for name, default, one in steps:
-            one(out, values[name] if default is REQUIRED else values.get(name, default))
+    def tags(out: Target, values: Fields) -> None:
         if flexible:
             _write_tagged(out, values, tagged)
 
-    return write
+    return places, tags
+
+
+def _in_steps(field: Field, version: int, flexible: bool) -> WriteInSteps | None:
+    """Writes an array of one element or more, a few hundred at a time; None: it is none."""
+    if not field.is_array:
+        return None
+    length = _length_of(_INT32, flexible)
+    if field.kind == STRUCT and any(each.is_array for each in in_version(field.fields, version)):
+        slow: WriteInSteps = writer(field.fields, version, flexible=flexible)
+
+        def write_all(out: Target, values: Sequence[Any]) -> Steps[None]:
+            length(out, len(values))
+            for value in values:
+                yield from slow(out, value)
+                if out.pauses():
+                    yield
+
+        return write_all
+    one = _one(field, version, flexible, nullable=False)
+
+    def write_plain(out: Target, values: Sequence[Any]) -> Steps[None]:
+        length(out, len(values))
+        for value in values:
+            one(out, value)
+            if out.pauses():
+                yield
+
+    return write_plain
 
 
 def _write_tagged(
@@ -111,7 +188,7 @@ def _of_field(field: Field, version: int, flexible: bool) -> Write:
 
 def _one(field: Field, version: int, flexible: bool, nullable: bool) -> Write:
     if field.kind == STRUCT:
-        write = writer(field.fields, version, flexible=flexible)
+        write = _struct_writer(field.fields, version, flexible)
         return _nullable_struct(write) if nullable else write
     if field.kind == "uuid":
         return _id

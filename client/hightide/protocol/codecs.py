@@ -37,6 +37,7 @@ ROW_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 CODEC_NAMES = {number: name for name, number in ROW_CODECS.items()}
 
 _PIECE_BYTES = 1 << 20
+_DEFLATED_AT_ONCE = 1 << 18
 _ZSTD_WINDOW_MAX = 1 << 27
 _ZSTD_LEVEL = 3
 _ZSTD_BLOCKS_A_STEP = 2048
@@ -59,6 +60,12 @@ def at_once(steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+def settled(result: T) -> Steps[T]:
+    """Work that is done."""
+    yield from ()
+    return result
 
 
 def compress(payload: Buffer, codec: str, *, lz4_linked: bool = True) -> Buffer:
@@ -84,13 +91,13 @@ def compress(payload: Buffer, codec: str, *, lz4_linked: bool = True) -> Buffer:
 
 def compressing(payload: Buffer, codec: str) -> Steps[Buffer]:
     """The same in steps, for Kafka's clients: no block of lz4 refers to the one before."""
-    if codec not in ("lz4", "zstd") or len(payload) <= _PIECE_BYTES:
+    if codec not in ("lz4", "zstd") or len(payload) <= _DEFLATED_AT_ONCE:
         return compress(payload, codec, lz4_linked=False)
     view = memoryview(payload)
     deflater = _deflater(codec, len(view))
     pieces = [deflater.begin()] if codec == "lz4" else []
-    for start in range(0, len(view), _PIECE_BYTES):
-        pieces.append(deflater.compress(view[start : start + _PIECE_BYTES]))
+    for start in range(0, len(view), _DEFLATED_AT_ONCE):
+        pieces.append(deflater.compress(view[start : start + _DEFLATED_AT_ONCE]))
         yield
     return b"".join([*pieces, deflater.flush()])
 

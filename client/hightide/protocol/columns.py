@@ -147,6 +147,13 @@ def decode_columns(
     `check_sums` False leaves key and value lengths for the caller to add up. Raises `CorruptBatch`
     if they do not add up, `InflatesTooFar` for more than `headers_max` headers.
     """
+    return at_once(decoding_columns(payload, count, check_sums=check_sums, headers_max=headers_max))
+
+
+def decoding_columns(
+    payload: Buffer, count: int, *, check_sums: bool = True, headers_max: int | None = None
+) -> Steps[Columns]:
+    """The same in steps."""
     view = memoryview(payload)
     try:
         if view[:1] != _COLUMNS:
@@ -157,7 +164,8 @@ def decode_columns(
         keys, position = read_bin(view, position)
         value_lengths, position = read_bin(view, position)
         values, position = read_bin(view, position)
-        headers, position = _read_headers(view, position, count, headers_max)
+        headers, position = yield from _reading_headers(view, position, count, headers_max)
+        yield
         if position != len(view):
             raise ValueError(f"{len(view) - position} bytes follow the columns")
         if offset_deltas is not None:
@@ -338,9 +346,9 @@ def _lengths(
     return lengths
 
 
-def _read_headers(
+def _reading_headers(
     view: memoryview, position: int, count: int, most: int | None
-) -> tuple[SparseHeaders | None, int]:
+) -> Steps[tuple[SparseHeaders | None, int]]:
     marker = view[position : position + 1]
     if marker == _NIL:
         return None, position + 1
@@ -369,7 +377,9 @@ def _read_headers(
     total = sum(counts)
     if len(raw_names) != 4 * total:
         raise ValueError(f"{len(raw_names) // 4} header names for {total} headers")
+    yield
     name_lengths = _lengths(raw_names, total, len(names), "header names")
+    yield
     value_lengths = _lengths(raw_values, total, len(values), "header values")
     return SparseHeaders(indexes, counts, name_lengths, names, value_lengths, values), position
 

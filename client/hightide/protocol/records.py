@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c as _crc32c
 
-from hightide.protocol.codecs import CODEC_NAMES, ROW_CODECS, compress
+from hightide.protocol.codecs import CODEC_NAMES, ROW_CODECS, Steps, compress
 from hightide.protocol.codecs import Buffer as Buffer
 from hightide.protocol.errors import CorruptBatch, UnknownMagic
 
@@ -34,6 +34,8 @@ CRC_FROM = 21
 COUNT_MAX = 1 << 24
 """Records in one batch; bounds what the header of a damaged batch can make a reader allocate."""
 
+CRC_BYTES_AT_ONCE = 4 << 20
+"""So much is summed up without a pause, where there may be one."""
 OFFSET_MAX = (1 << 63) - 1
 TIMESTAMP_MAX = OFFSET_MAX // 1000
 """In ms: later ones do not fit into the microseconds that Arrow and Spark count in."""
@@ -200,7 +202,6 @@ def encode_batch(
     max_timestamp: int,
     last_offset_delta: int | None = None,
     codec: str = "none",
-    is_compressed: bool = False,
     attributes: int = 0,
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
@@ -210,11 +211,11 @@ def encode_batch(
     magic: int = MAGIC,
 ) -> bytearray:
     """A whole batch around the columns or rows in `payload`, which are compressed here if `codec`
-    says so, and are not yet."""
+    says so."""
     if magic == ROWS_MAGIC and not record_count:
         codec = "none"  # as Kafka does it; its clients inflate nothing from nothing
     batch = bytearray(HEADER_BYTES)
-    batch += payload if is_compressed else compress(payload, codec, lz4_linked=magic == MAGIC)
+    batch += compress(payload, codec, lz4_linked=magic == MAGIC)
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     fields = (
         base_offset,
@@ -234,6 +235,23 @@ def encode_batch(
     _HEADER.pack_into(batch, 0, *fields)
     _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_FROM:]))
     return batch
+
+
+def resealing(batch: bytearray, header: BatchHeader, *, codec: str, magic: int) -> Steps[None]:
+    """Write the header of a batch whose records were written anew behind it, in place: of this
+    form and codec now, and otherwise as it was. In steps, for large ones."""
+    sealed = header._replace(
+        batch_length=len(batch) - PREFIX_BYTES,
+        magic=magic,
+        crc=0,
+        attributes=header.attributes & ~CODEC_MASK | ROW_CODECS[codec],
+    )
+    _HEADER.pack_into(batch, 0, *sealed)
+    view, crc = memoryview(batch), 0
+    for start in range(CRC_FROM, len(batch), CRC_BYTES_AT_ONCE):
+        crc = _crc32c(view[start : start + CRC_BYTES_AT_ONCE], crc)
+        yield
+    _CRC.pack_into(batch, 17, crc)
 
 
 def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:

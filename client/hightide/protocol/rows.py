@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Literal
 
-from hightide.protocol.codecs import Buffer, Steps, at_once
+from hightide.protocol.codecs import Buffer
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.opened import AS_THEY_ARE, Columns, Headers
 from hightide.protocol.row_spans import SPAN_RECORDS, RowHeaders, Span, read_span
@@ -111,18 +111,7 @@ def encode_rows(
     values: Sequence[bytes | None],
     headers: Mapping[int, Headers],
 ) -> bytes:
-    """The payload for these records; `headers` maps a record's index to its."""
-    return at_once(encoding_rows(timestamp_deltas, offset_deltas, keys, values, headers))
-
-
-def encoding_rows(
-    timestamp_deltas: Sequence[int],
-    offset_deltas: Sequence[int],
-    keys: Sequence[bytes | None],
-    values: Sequence[bytes | None],
-    headers: Mapping[int, Headers],
-) -> Steps[bytes]:
-    """The same in steps."""
+    """The payload for these records, or a part of it; `headers` maps a record's index to its."""
     rows: list[bytes] = []
     small = _small_numbers()
     columns = zip(timestamp_deltas, offset_deltas, keys, values, strict=True)
@@ -138,8 +127,6 @@ def encoding_rows(
             )
         )
         rows += (_varint(len(row)), row)
-        if index % SPAN_RECORDS == SPAN_RECORDS - 1:
-            yield
     return b"".join(rows)
 
 

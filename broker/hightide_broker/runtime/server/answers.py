@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 
 from hightide.net.outbox import FilePart, Outbox, SendTimeout
 from hightide.net.ports import Stream
+from hightide.protocol.codecs import Steps
 from hightide.protocol.records import Buffer
 from hightide_broker.runtime.base.call import CloseConnection
+from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.runtime.server.terms import Terms
 from hightide_broker.runtime.server.tongue import Parts, Ticket, size_of
 from hightide_broker.storage.segment import FileSlice
@@ -63,6 +67,33 @@ class Answers:
         while self._line and (ready := self._line[0].answer) is not None:
             self._line.popleft()
             self.send(*ready)
+
+    def frame(
+        self, ticket: Ticket, framing: Steps[Parts], sent: Callable[[], None], attached: Parts
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Send an answer that parts are `attached` to: now, but for one that tells so much that
+        others have their turn meanwhile, which is returned as work for a task."""
+        frame: Parts | None = None
+        with ExitStack() as failing:
+            failing.callback(self.close, attached)
+            try:
+                next(framing)
+            except StopIteration as done:
+                frame = done.value
+            failing.pop_all()
+        if frame is None:
+            return partial(self._frame_rest, ticket, framing, sent, attached)
+        self.answer(ticket, frame, sent)
+        return None
+
+    async def _frame_rest(
+        self, ticket: Ticket, framing: Steps[Parts], sent: Callable[[], None], attached: Parts
+    ) -> None:
+        with ExitStack() as failing:
+            failing.callback(self.close, attached)
+            frame = await in_slices(framing)
+            failing.pop_all()
+        self.answer(ticket, frame, sent)
 
     def send(self, parts: Sequence[Buffer | FilePart], sent: Callable[[], None] = nothing) -> None:
         """Send something after all that was sent before."""

@@ -24,6 +24,7 @@ from hightide.net.outbox import FilePart
 from hightide.net.ports import Stream
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST, Api
+from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import AuthenticationFailed, Refused, RemoteProtocolError
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
@@ -39,6 +40,7 @@ from hightide_broker.runtime.base.call import (
     Peer,
     Reply,
 )
+from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.runtime.server.answers import Answers
 from hightide_broker.runtime.server.budget import Hold
 from hightide_broker.runtime.server.counts import LEFT, LOCAL, REMOTE, reason_of
@@ -217,16 +219,15 @@ class ServedConnection:
         while self._at_work >= self._terms.in_flight_max:
             await self._answered.wait()
         try:
-            heard = self._hearing(body).hear(body)
+            heard = await in_slices(self._hearing(body).hearing(body))
         except Misheard as error:
             self._answers.send(error.said)
             await self._answers.wait_empty()
             raise
+        if isinstance(heard, Unanswerable):
+            return self._refuse(heard.ticket, heard.refusal)
         if isinstance(heard, Question):
             await self._begin_question(heard, length)
-        elif isinstance(heard, Unanswerable):
-            self._refuse(heard.ticket, heard.refusal)
-            return
         else:
             self._work_begins(heard.ticket)
             self._start_soon(self._run_errand, heard)
@@ -353,10 +354,16 @@ class ServedConnection:
         self._send_refusal(ticket, refusal)
 
     def _send_refusal(self, ticket: Ticket, refusal: Refused) -> None:
-        said = ticket.refused(refusal)
-        if said is None:
+        if (refusing := ticket.refusing(refusal)) is None:
             raise CloseConnection(f"{refusal.code}: {refusal.message}") from refusal
-        self._answers.answer(ticket, said, self._has_left)
+        self._frame(ticket, refusing, [])
+
+    def _frame(
+        self, ticket: Ticket, framing: Steps[Parts], parts: Parts, call: Call[Any] | None = None
+    ) -> None:
+        sent = partial(self._has_left, parts, call)
+        if (rest := self._answers.frame(ticket, framing, sent, parts)) is not None:
+            self._start_soon(rest)
 
     async def _finish(self, ticket: Ticket, later: Later, call: Call[Any]) -> None:
         try:
@@ -422,13 +429,13 @@ class ServedConnection:
             sizes = [size_of(part) for part in parts]
             body = self._told(reply.body, call, sum(sizes))
             self._terms.counts.sent(call, body, sizes)
-            message = ticket.framed(body, parts)
+            framing = ticket.framing(body, parts)
         except BaseException as error:
             self._answers.close(parts)
             if isinstance(error, DiskError):
                 raise OSError(str(error)) from error
             raise
-        self._answers.answer(ticket, message, partial(self._has_left, parts, call))
+        self._frame(ticket, framing, parts, call)
 
     def _told(self, body: Message, call: Call[Any], size: int) -> Message:
         """The answer, with how long nothing is read of who gets it, if a quota wants that."""

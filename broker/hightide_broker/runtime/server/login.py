@@ -20,6 +20,7 @@ from hightide.net.tls_stream import Turn
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST
+from hightide.protocol.codecs import at_once
 from hightide.protocol.errors import AuthenticationFailed, ErrorCode, Refused
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX
@@ -263,7 +264,7 @@ class _Login:
                 raise OSError("it left without logging in")
             if self._session.tongue is None:
                 self._session.tongue = self._tongues.of(body, by_node_door=False)
-            heard = self._session.tongue.hear(body)
+            heard = at_once(self._session.tongue.hearing(body))
             self._ticket = heard.ticket
             request = heard.request if isinstance(heard, Question) else None
             if isinstance(request, m.ApiVersionsRequest):
@@ -282,10 +283,13 @@ class _Login:
         # Kafka's other answers name what was asked, some by what is known of it here: who is not in
         # hears none of them, and is closed, as Kafka does it. Ours have a sentence, and no more.
         is_ours = self._session.tongue is self._tongues.native
-        return (self._ticket.refused(refusal) or []) if is_ours or self._is_understood else []
+        refusing = self._ticket.refusing(refusal)
+        if refusing is None or not (is_ours or self._is_understood):
+            return []
+        return at_once(refusing)
 
     async def _answer(self, body: m.Message) -> None:
-        await self._send(self._ticket.framed(body, ()))
+        await self._send(at_once(self._ticket.framing(body, ())))
 
     async def _send(self, frame: Parts) -> None:
         await send_all(self._stream, [part for part in frame if not isinstance(part, FilePart)])

@@ -10,6 +10,7 @@ from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_NAME, Api
 from hightide.protocol.bins import bin_header
+from hightide.protocol.codecs import Steps, settled
 from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
 from hightide.protocol.messages import Message, RequestEnvelope
 from hightide.protocol.records import Buffer
@@ -36,16 +37,16 @@ class NativeTicket(NamedTuple):
 
     id: int
 
-    def framed(self, body: Message, parts: Sequence[Buffer | FilePart]) -> Parts:
+    def framing(self, body: Message, parts: Sequence[Buffer | FilePart]) -> Steps[Parts]:
         sizes = [size_of(part) for part in parts]
         payload = wire.encode_response(body, request_id=self.id)
         frame: Parts = [wire.frame_head(payload, sizes)]
         for size, part in zip(sizes, parts, strict=True):
             frame += (bin_header(size), part)
-        return frame
+        return settled(frame)
 
-    def refused(self, refusal: Refused) -> Parts:
-        return _told(self.id, refusal.code, refusal.message)
+    def refusing(self, refusal: Refused) -> Steps[Parts]:
+        return settled(_told(self.id, refusal.code, refusal.message))
 
     def rest(self, reply: Reply) -> None:
         return None
@@ -55,6 +56,10 @@ class NativeTongue:
     """Implements `tongue.Tongue`."""
 
     in_order = False
+
+    def hearing(self, body: bytearray) -> Steps[Heard]:
+        """At once: msgspec does it, and a message is small."""
+        return settled(self.hear(body))
 
     def hear(self, body: bytearray) -> Heard:
         """What a frame asks. Raises `Misheard`."""

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from hightide.net.outbox import FilePart
 from hightide.protocol.apis import Api
+from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import Refused, RemoteProtocolError
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
@@ -31,11 +32,11 @@ def size_of(part: Buffer | FilePart) -> int:
 class Ticket(Protocol):
     """One request, as its answer needs to know it."""
 
-    def framed(self, body: Message, parts: Sequence[Buffer | FilePart]) -> Parts:
-        """Its answer, with what is attached to that."""
+    def framing(self, body: Message, parts: Sequence[Buffer | FilePart]) -> Steps[Parts]:
+        """Its answer, with what is attached to that; in steps, if it tells of many things."""
         ...
 
-    def refused(self, refusal: Refused) -> Parts | None:
+    def refusing(self, refusal: Refused) -> Steps[Parts] | None:
         """Its answer if the whole of it was refused; None: there are no words for that."""
         ...
 
@@ -98,8 +99,9 @@ class Tongue(Protocol):
         that may, before that is answered."""
         ...
 
-    def hear(self, body: bytearray) -> Heard:
-        """What a frame asks. Raises `Misheard` or `RemoteProtocolError`."""
+    def hearing(self, body: bytearray) -> Steps[Heard]:
+        """What a frame asks; in steps, if that is about many things. Raises `Misheard` or
+        `RemoteProtocolError`."""
         ...
 
     def check_length(self, length: int, start: bytes) -> None:
