@@ -337,8 +337,8 @@ def _check_replicas(topics: list[tuple[str, int, int]], brokers: int) -> None:
     for name, _, replicas in topics:
         if replicas > brokers:
             raise click.UsageError(
-                f"--topic {name}: {replicas} replicas need as many brokers: -n {replicas}, here it "
-                f"is {brokers}"
+                f"--topic {name}: {counted(replicas, 'replica')} need as many brokers: "
+                f"-n {replicas}, here it is {brokers}"
             )
 
 

@@ -189,12 +189,9 @@ class ServedConnection:
         try:
             return await self._reader.next_length()
         except RemoteProtocolError as error:
-            if speaks(self._reader.unread) == "HTTP":
-                self._answers.send([http_refusal()])
-            else:
-                self._answers.send(
-                    (self._tongue or self._terms.tongues.native).farewell(str(error))
-                )
+            tongue = self._tongue or self._terms.tongues.native
+            is_http = speaks(self._reader.unread) == "HTTP"
+            self._answers.send([http_refusal()] if is_http else tongue.farewell(str(error)))
             await self._answers.wait_empty()
             raise
 
@@ -342,9 +339,8 @@ class ServedConnection:
             if api.name in SASL:
                 answer = self._session.answer(call.request)
                 if self._session.is_made:
-                    self._terms.login_lines.came_again(
-                        self._door.name, self._peer, self._stream.peer
-                    )
+                    lines = self._terms.login_lines
+                    lines.came_again(self._door.name, self._peer, self._stream.peer)
                 return Reply(answer)
             self._session.require_time()
         return self._terms.handlers.begin(api, call)
