@@ -70,13 +70,16 @@ class Started(NamedTuple):
     address: str
     """Empty: it cannot be started, and why was said."""
     process: subprocess.Popen[bytes] | None = None
-    """None: it ran already."""
+    """None: it ran already, or there is none."""
 
 
 def start_console(data: Path, bootstrap: str, words: Sequence[str]) -> Started:
     """The cluster's console, started if it does not run."""
     if found := running(data):
         return Started(str(found.get("address", "")))
+    if not is_installed():
+        say(NEEDS_MORE)
+        return Started("")
     path, log = held_file(data), data / "logs" / "console.log"
     command = [sys.executable, "-m", "hightide_cli.main", "console", "-b", bootstrap, *words]
     command += ["--listen", "127.0.0.1:0", "--held", str(path.resolve())]

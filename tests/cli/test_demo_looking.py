@@ -11,7 +11,7 @@ import pytest
 from secure_run import IS_ON
 
 from hightide_cli import console_process
-from hightide_cli.console_process import NEEDS_MORE, running
+from hightide_cli.console_process import NEEDS_MORE, running, start_console
 from hightide_cli.demo import looking
 from hightide_cli.demo.looking import console_beside, let_look
 from hightide_cli.own_cluster import OwnCluster
@@ -35,6 +35,12 @@ def test_without_its_extra_the_demo_goes_on_and_says_so(monkeypatch, tmp_path, c
     with console_beside(tmp_path, {"bootstrap_servers": "nobody:1"}) as address:
         assert address == ""
     assert capsys.readouterr().err == f"it goes on without one: {NEEDS_MORE}\n"
+
+
+def test_without_its_extra_no_console_is_started_and_it_is_said(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(console_process, "find_spec", lambda _: None)
+    assert start_console(tmp_path, "nobody:1", []) == ("", None)
+    assert capsys.readouterr().err == f"{NEEDS_MORE}\n"
 
 
 def test_who_looks_may_do_so_until_ctrl_c(capsys, monkeypatch):
