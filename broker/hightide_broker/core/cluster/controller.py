@@ -379,7 +379,7 @@ class Controller:
 
     def alter_quotas(self, request: k.AlterClientQuotasRequest) -> Decision:
         """How much users and clients may send and read."""
-        changes, reply = quotas.alter(self._image.quotas, request)
+        changes, reply = quotas.alter(self._image.quotas, request, self._image.feature_levels())
         return Decision([] if request.validate_only else changes, reply)
 
     def first_users(
