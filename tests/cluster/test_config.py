@@ -461,6 +461,7 @@ def test_the_defaults_are_kafkas() -> None:
         "min.compaction.lag.ms": "0",
         "min.cleanable.dirty.ratio": "0.5",
         "file.delete.delay.ms": "60000",
+        "compression.type": "producer",
         "flush": "synced",
     }
 

@@ -10,6 +10,7 @@ from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster import quotas
+from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.mutations import MutationQuotas
 from hightide_broker.core.cluster.rates import BURST_S, HOLDERS_MAX, Rate, Rates
@@ -25,8 +26,10 @@ ORDER = [
 """From the most specific one on (KIP-13)."""
 
 
-def altered(image, *wishes):
-    changes, answer = quotas.alter(image.quotas, k.AlterClientQuotasRequest(quotas=list(wishes)))
+def altered(image, *wishes, levels=KNOWN_LEVELS):
+    changes, answer = quotas.alter(
+        image.quotas, k.AlterClientQuotasRequest(quotas=list(wishes)), levels
+    )
     for change in changes:
         image.replay(change, image.offset)
     return [each.error for each in answer.quotas]
@@ -81,6 +84,17 @@ def test_what_one_holder_is_given_is_set_whole_or_not_at_all():
     wishes = wish("alice"), wish("bob"), wish("alice", key=k.CONSUMER_BYTE_RATE, value=0)
     assert altered(image, *wishes) == [ErrorCode.INVALID_REQUEST, None, ErrorCode.INVALID_REQUEST]
     assert list(image.quotas) == [quotas.Entity("bob")]
+
+
+def test_a_fraction_is_set_once_all_brokers_can_read_it():
+    half = wish("alice", value=0.5, key=k.CONTROLLER_MUTATION_RATE)
+    image = ClusterImage()
+    assert altered(image, half, levels={"rows": 1}) == ["UNSUPPORTED_VERSION"]
+    assert not image.quotas
+    assert altered(image, half, levels={"rows": 1, "quotas": 1}) == [None]
+    found = quotas.quota_for(image.quotas, "alice", "c", k.CONTROLLER_MUTATION_RATE)
+    assert found.value == 0.5
+    assert altered(image, wish("alice", value=0.5, key=k.PRODUCER_BYTE_RATE)) == ["INVALID_REQUEST"]
 
 
 def test_a_request_sets_so_many_quotas_and_no_more():
@@ -293,7 +307,7 @@ LONG = 61 * "x"
 )
 def test_a_refused_quota_is_told_by_its_place_what_came_and_what_was_expected(bad, sentence):
     request = k.AlterClientQuotasRequest(quotas=[wish("bob"), bad, wish("carol")])
-    changes, answer = quotas.alter({}, request)
+    changes, answer = quotas.alter({}, request, KNOWN_LEVELS)
     refused = k.AlteredQuota(number=1, error=ErrorCode.INVALID_REQUEST, message=sentence)
     assert answer.quotas == [k.AlteredQuota(number=0), refused, k.AlteredQuota(number=2)]
     assert [change.user for change in changes] == ["bob", "carol"]
@@ -306,7 +320,7 @@ def test_a_cluster_has_quotas_of_so_many_and_no_more(monkeypatch):
     assert altered(image, wish("alice")) == [None]
     assert altered(image, wish("bob")) == [None]
     request = k.AlterClientQuotasRequest(quotas=[wish("carol")])
-    changes, answer = quotas.alter(image.quotas, request)
+    changes, answer = quotas.alter(image.quotas, request, KNOWN_LEVELS)
     full = "2 have quotas, and may be no more"
     refused = k.AlteredQuota(number=0, error=ErrorCode.INVALID_REQUEST, message=full)
     assert (changes, answer.quotas) == ([], [refused])

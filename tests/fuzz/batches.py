@@ -220,7 +220,7 @@ def stored(batch, header, facts, told, flags):
     offsets, times, keys, _, _ = zip(*told, strict=True)
     assert offsets == tuple(range(header.record_count))
     assert (facts.oldest, facts.newest) == (min(times), max(times))
-    assert facts.has_null_key == (None in keys)
+    assert bool(facts.without_key) == (None in keys)
     with suppress(Refused):
         as_stored = validation.admit(
             memoryview(batch), header, facts, CONFIG, now_ms=NOW_MS, inflated_max=INFLATED_MAX

@@ -43,13 +43,16 @@ async def test_topics_are_made(version):
             new("default", -1, -1),
             new("t"),
             new("wrong", **{"no.such.key": "1"}),
+            new("packed", **{"compression.type": "zstd"}),
             new("placed", -1, -1, [[1], [1], [1]]),
             new("nowhere", -1, -1, [[1], []]),
         )
         numbers = {name: topic["error_code"] for name, topic in found.items()}
-        expected = {"two": 0, "default": 0, "t": 36, "wrong": 40, "placed": 0, "nowhere": 39}
-        assert numbers == expected
+        made = {"two": 0, "default": 0, "placed": 0}
+        assert numbers == {**made, "t": 36, "wrong": 40, "packed": 40, "nowhere": 39}
         assert "no.such.key" in found["wrong"]["error_message"]
+        why = "compression.type is 'zstd', expected producer: what a producer sent stays as it came"
+        assert found["packed"]["error_message"].startswith(why)
         if version >= 5:
             assert (found["two"]["num_partitions"], found["two"]["configs"]) == (2, [])
             assert found["placed"]["num_partitions"] == 3
@@ -177,6 +180,10 @@ async def test_single_settings_are_changed(version):
         assert set((await value("cleanup.policy")).split(",")) == {"compact", "delete"}
         assert await change(3, "cleanup.policy", "delete") == 0
         assert await value("cleanup.policy") == "compact"
+        assert await change(0, "compression.type", "producer") == 0
+        assert await change(0, "compression.type", "gzip") == 40
+        assert await change(1, "compression.type", None) == 0
+        assert await value("compression.type") == "producer"
         assert await change(2, "retention.ms", "1") == 40
         assert await change(7, "retention.ms", "1") == 42
         assert await change(0, "retention.ms", None) == 42

@@ -67,7 +67,7 @@ async def test_the_topics_time_is_stamped_on_rows():
 async def test_no_rows_are_stored_before_every_broker_can_read_them():
     async with new_node(SimDisk()) as node, client_of(node) as client:
         await client.create()
-        assert node.replicas.feature_levels == {ROWS: 1}
+        assert node.replicas.feature_levels[ROWS] == 1
         node.replicas.feature_levels[ROWS] = 0
         refused = await client.send(rows(b"a"))
         assert refused.error == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT

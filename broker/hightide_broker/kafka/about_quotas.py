@@ -142,16 +142,14 @@ def _settings(entry: Fields) -> list[k.QuotaSetting]:
     return [k.QuotaSetting(key=op["key"], value=_value(op), **holder) for op in entry["ops"]]
 
 
-def _value(op: Fields) -> int | None:
+def _value(op: Fields) -> int | float | None:
     """None: none any more. Raises `Refused`."""
     if op["remove"]:
         return None
     value: float = op["value"]
-    if not value.is_integer() or abs(value) >= 1 << 63:
-        raise Refused(
-            ErrorCode.INVALID_REQUEST, f"{op['key'][:60]} {value:g}, expected a whole number"
-        )
-    return int(value)
+    if abs(value) >= 1 << 63:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{op['key'][:60]} {value:g}, expected less")
+    return int(value) if value.is_integer() else value
 
 
 def _result(entry: Fields, number: int, message: str) -> Fields:

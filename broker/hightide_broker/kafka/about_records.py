@@ -131,7 +131,10 @@ def _produced(result: m.ProduceResult) -> Fields:
         "base_offset": result.base_offset,
         "log_append_time_ms": result.log_append_time_ms,
         "log_start_offset": result.log_start_offset,
-        "record_errors": [],
+        "record_errors": [
+            {"batch_index": each.index, "batch_index_error_message": told(each.message)}
+            for each in result.record_errors
+        ],
         "error_message": told(result.message) or None,
         **hinted(result.current_leader),
     }

@@ -20,8 +20,6 @@ IDS_FROM = 6
 """The first version of delete_topics that may name topics by their ids (KIP-516)."""
 PREFERRED, UNCLEAN = 0, 1
 """Kinds of elections (KIP-460)."""
-WITHOUT_EFFECT = {"compression.type": "producer"}
-"""What tools set on every topic, and is so here in any case: batches stay as they came."""
 
 
 def create_topics(asked: Asked, _facts: Facts) -> Heard:
@@ -47,9 +45,7 @@ def create_topics(asked: Asked, _facts: Facts) -> Heard:
 
 def _new(topic: Fields) -> m.NewTopic:
     configs = {
-        each["name"]: each["value"]
-        for each in topic["configs"]
-        if each["value"] is not None and WITHOUT_EFFECT.get(each["name"]) != each["value"]
+        each["name"]: each["value"] for each in topic["configs"] if each["value"] is not None
     }
     return m.NewTopic(
         topic=topic["name"],

@@ -21,6 +21,8 @@ from hightide_broker.runtime.server.tongue import Ask, Heard, Question
 Translate = Callable[[Asked], Heard]
 REFUSED_AT_ONCE = 500
 """So many are refused without a pause."""
+PARTITIONS_MAX = 10_000
+"""What one broker leads may all be written to, read and committed by one client at once."""
 WHOLE = ELEMENTS_MAX
 """A portion that everything is in."""
 
@@ -45,11 +47,17 @@ class Plan(NamedTuple):
 
 
 PLANS: dict[int, Plan] = {
-    0: Plan("topic_data", "responses", "partition_data", "partition_responses", most=2000),
-    1: Plan("topics", "responses", "partitions", "partitions", most=4000),
+    0: Plan(
+        "topic_data",
+        "responses",
+        "partition_data",
+        "partition_responses",
+        most=PARTITIONS_MAX,
+    ),
+    1: Plan("topics", "responses", "partitions", "partitions", most=PARTITIONS_MAX),
     2: Plan("topics", "topics", "partitions", "partitions", at_once=1000),
     3: Plan("topics", "topics", at_once=500),
-    8: Plan("topics", "topics", "partitions", "partitions", most=4000),
+    8: Plan("topics", "topics", "partitions", "partitions", most=PARTITIONS_MAX),
     15: Plan("groups", "groups", at_once=500),
     19: Plan("topics", "topics", most=1000),
     20: Plan("topics", "responses", most=1000, before="topic_names"),

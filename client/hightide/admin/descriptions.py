@@ -86,7 +86,7 @@ class Quota:
     """producer_byte_rate or consumer_byte_rate: bytes, at each broker; controller_mutation_rate:
     partitions created and deleted; connection_creation_rate: connections of an `ip` to each
     broker."""
-    value: int | None
+    value: int | float | None
     """None, to remove it."""
     user: str | None = None
     """None: whichever it is; `<default>`: who has no quota of their own."""

@@ -17,10 +17,11 @@ Exceptions are sorted by whose fault it was:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from operator import index
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hightide.protocol.words import counted
@@ -259,15 +260,27 @@ def error_code(name: str) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+NO_RECORDS: Mapping[int, str] = MappingProxyType({})
+
+
 class Refused(Exception):
     """A legal no, with the sentence for the user: the value, the expectation, the option."""
 
-    def __init__(self, code: ErrorCode, message: str, *, throttle_time_ms: int = 0) -> None:
-        """`throttle_time_ms`: when the same may be asked again, if a quota says no."""
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        throttle_time_ms: int = 0,
+        records: Mapping[int, str] = NO_RECORDS,
+    ) -> None:
+        """`throttle_time_ms`: when the same may be asked again, if a quota says no. `records`: why,
+        by their places in a batch, if it is refused for some of its records (KIP-467)."""
         super().__init__(f"{code}: {message}")
         self.code = code
         self.message = message
         self.throttle_time_ms = throttle_time_ms
+        self.records = records
 
 
 class HightideError(Exception):

@@ -137,6 +137,14 @@ class LeaderHint(Message, frozen=True, kw_only=True):
     leader_epoch: int
 
 
+class RecordError(Message, frozen=True, kw_only=True):
+    """Why one record has its batch refused (KIP-467)."""
+
+    index: int
+    """Its place in the batch."""
+    message: str
+
+
 class ProduceResult(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
@@ -149,6 +157,8 @@ class ProduceResult(Message, frozen=True, kw_only=True):
     is_repeated: bool = False
     """A batch of this producer with these sequences was stored before, by this request or by
     another one: that is the one at `base_offset`."""
+    record_errors: list[RecordError] = []
+    """The first of the records for which the batch was refused, if it was for some."""
 
 
 class ProduceResponse(Message, frozen=True, kw_only=True):

@@ -23,6 +23,10 @@ QUOTA_KEYS = (
 )
 
 
+FRACTIONAL = (CONTROLLER_MUTATION_RATE,)
+"""Those that need no whole number: one partition in two seconds is a rate, too."""
+
+
 class QuotaSetting(Message, frozen=True, kw_only=True):
     """A quota of a user, of a client, or of a client of a user; or of an address."""
 
@@ -33,8 +37,8 @@ class QuotaSetting(Message, frozen=True, kw_only=True):
     """None: whichever client it is."""
     ip: str | None = None
     """Whose connections are counted; None: those of nobody in particular."""
-    value: int | None = None
-    """None: there is none any more."""
+    value: int | float | None = None
+    """None: there is none any more. A fraction, of what may be one: `FRACTIONAL`."""
 
 
 class AlterClientQuotasRequest(Message, frozen=True, kw_only=True):

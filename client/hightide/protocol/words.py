@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def counted(count: int, one: str, many: str = "") -> str:
+def counted(count: float, one: str, many: str = "") -> str:
     """How many of something: `1 record`, `0 records`, `2 entries`. `many` is said of all but one,
     if that is more than a letter: `1 row was read`, `2 rows were read`."""
     if count == 1:

@@ -171,7 +171,7 @@ class SetQuota(Change, tag="quota", frozen=True, kw_only=True):
     key: str
     user: str | None
     client_id: str | None
-    value: int | None
+    value: int | float | None
     ip: str | None = None
 
 

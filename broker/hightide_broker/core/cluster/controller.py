@@ -34,7 +34,7 @@ from hightide_broker.core.cluster.changes import (
 )
 from hightide_broker.core.cluster.image import CLUSTER, ClusterImage
 from hightide_broker.core.cluster.mutations import Take, unlimited
-from hightide_broker.core.cluster.names import TOPIC_NAME
+from hightide_broker.core.cluster.names import check_topic_form, no_topic
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.cluster.topic_config import check_topic_configs, unknown_key
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, MIN_ISR, POLICY, TOPIC_KEYS
@@ -339,9 +339,7 @@ class Controller:
                 f"topic, or of the cluster for all topics that do not say themselves",
             )
         if resource.name not in self._image.topics:
-            raise Refused(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name!r} does not exist"
-            )
+            raise no_topic(resource.name)
         check_topic_configs(resource.set)
         for key in resource.unset:
             if key not in TOPIC_KEYS:
@@ -381,7 +379,7 @@ class Controller:
 
     def alter_quotas(self, request: k.AlterClientQuotasRequest) -> Decision:
         """How much users and clients may send and read."""
-        changes, reply = quotas.alter(self._image.quotas, request)
+        changes, reply = quotas.alter(self._image.quotas, request, self._image.feature_levels())
         return Decision([] if request.validate_only else changes, reply)
 
     def first_users(
@@ -426,11 +424,7 @@ def check_topic_name(name: str, taken: set[str]) -> None:
 
     `.` and `_` clash with each other, because names become parts of metric names, where they merge.
     """
-    if not TOPIC_NAME.fullmatch(name) or name in (".", ".."):
-        raise Refused(
-            ErrorCode.INVALID_TOPIC,
-            f"topic name {name[:260]!r}: 1 to 249 of a-z A-Z 0-9 . _ - and neither '.' nor '..'",
-        )
+    check_topic_form(name)
     if name == METADATA_TOPIC:
         raise Refused(ErrorCode.INVALID_TOPIC, f"topic name {name!r} is the cluster's own")
     if name in taken:

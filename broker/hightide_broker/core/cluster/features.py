@@ -15,7 +15,9 @@ from hightide.protocol.errors import ErrorCode, Refused
 
 ROWS = "rows"
 """Level 1: batches of Kafka's rows may be stored."""
-KNOWN_LEVELS: Mapping[str, int] = {ROWS: 1}
+QUOTAS = "quotas"
+"""Level 1: a quota may be a fraction."""
+KNOWN_LEVELS: Mapping[str, int] = {ROWS: 1, QUOTAS: 1}
 """What this version knows."""
 NO_LEVELS: Mapping[str, int] = MappingProxyType({})
 """Nothing is known of any."""

@@ -147,7 +147,7 @@ class ClusterImage:
     next_producer_id: int = 0
     voters: tuple[Voter, ...] = ()
     """Who votes in the metadata quorum; empty while only the configuration says so."""
-    quotas: dict[Entity, dict[str, int]] = field(default_factory=dict)
+    quotas: dict[Entity, dict[str, int | float]] = field(default_factory=dict)
     """What users, clients and addresses may, by key."""
     users: dict[UserKey, Credential] = field(default_factory=dict)
     """What is kept of passwords."""

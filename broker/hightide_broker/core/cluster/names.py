@@ -23,6 +23,25 @@ def check_name(what: str, name: str, code: ErrorCode = ErrorCode.INVALID_REQUEST
         )
 
 
+def check_topic_form(name: str) -> None:
+    """Raise `Refused` INVALID_TOPIC for what no topic can be called."""
+    if not TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        raise Refused(
+            ErrorCode.INVALID_TOPIC,
+            f"topic name {name[:260]!r}: 1 to 249 of a-z A-Z 0-9 . _ - and neither '.' nor '..'",
+        )
+
+
+def no_topic(name: str) -> Refused:
+    """Why there is no topic of this name: who asks again may find one later, or, if none can be
+    called that, never will (as Kafka's Metadata and DescribeConfigs tell the two apart)."""
+    try:
+        check_topic_form(name)
+    except Refused as never:
+        return never
+    return Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+
+
 def address(what: str, text: str, other: str) -> str:
     """An address as connections have it; raises `Refused`: anything else would never match. `other`
     is what else might have been written."""

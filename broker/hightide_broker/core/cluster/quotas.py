@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import chain
+from math import isfinite
 from typing import NamedTuple
 
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import AnyChange, SetQuota
+from hightide_broker.core.cluster.features import QUOTAS
 from hightide_broker.core.cluster.limits import check_count
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX, address, check_name
 
@@ -31,7 +33,7 @@ class Entity(NamedTuple):
     ip: str | None = None
 
 
-Quotas = Mapping[Entity, Mapping[str, int]]
+Quotas = Mapping[Entity, Mapping[str, int | float]]
 
 
 class Quota(NamedTuple):
@@ -39,7 +41,7 @@ class Quota(NamedTuple):
 
     holder: Entity
     """Who shares it: each user, each client, each client of each user, or each address."""
-    value: int
+    value: int | float
 
 
 def quota_for(quotas: Quotas, user: str, client_id: str, key: str) -> Quota | None:
@@ -69,10 +71,10 @@ def quota_of_address(quotas: Quotas, ip: str, key: str) -> Quota | None:
 
 
 def alter(
-    known: Quotas, request: k.AlterClientQuotasRequest
+    known: Quotas, request: k.AlterClientQuotasRequest, feature_levels: Mapping[str, int]
 ) -> tuple[list[AnyChange], k.AlterClientQuotasResponse]:
     """What one holder is given is set whole or not at all (KIP-546). Raises `Refused` for too many
-    at once, and then none is set."""
+    at once, and then none is set. `feature_levels`: what all brokers can read."""
     wishes = request.quotas
     check_count(len(wishes), CHANGES_MAX, "quotas")
     changes: dict[Entity, list[AnyChange]] = {}
@@ -82,6 +84,7 @@ def alter(
         try:
             holder = _holder(wish)
             _check(holders, holder, wish)
+            _check_fraction(wish, feature_levels)
         except Refused as why:
             whys.setdefault(_said(wish), why)
         else:
@@ -143,6 +146,20 @@ def _check(known: Collection[Entity], holder: Entity, wish: k.QuotaSetting) -> N
         raise Refused(ErrorCode.INVALID_REQUEST, f"{wish.key} {wish.value}, expected more than 0")
     if holder not in known and len(known) >= QUOTAS_MAX:
         raise Refused(ErrorCode.INVALID_REQUEST, f"{QUOTAS_MAX} have quotas, and may be no more")
+
+
+def _check_fraction(wish: k.QuotaSetting, feature_levels: Mapping[str, int]) -> None:
+    value = wish.value
+    if value is None or isinstance(value, int):
+        return
+    if wish.key not in k.FRACTIONAL or not isfinite(value):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{wish.key} {value:g}, expected a whole number")
+    if feature_levels.get(QUOTAS, 0) < 1:
+        raise Refused(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{wish.key} {value:g}: feature {QUOTAS} has level {feature_levels.get(QUOTAS, 0)}, "
+            "expected 1 for a fraction; upgrade all brokers first",
+        )
 
 
 def described(known: Quotas) -> k.DescribeClientQuotasResponse:

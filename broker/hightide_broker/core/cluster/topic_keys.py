@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from hightide_broker.core.cluster.config_key import I64_MAX, Key, count, ratio, switch, word, words
+from hightide_broker.core.cluster.config_key import (
+    I64_MAX,
+    Key,
+    Unfit,
+    count,
+    ratio,
+    switch,
+    word,
+    words,
+)
 
 _DAY_MS = 24 * 3600 * 1000
 COMPACT, DELETE = "compact", "delete"
@@ -65,6 +74,26 @@ MIN_CLEANABLE_RATIO = ratio(
 )
 FILE_DELETE_DELAY_MS = count(
     "file.delete.delay.ms", "60000", "how long a deleted segment's file stays"
+)
+
+
+def _codec(key: Key[str], text: str) -> str:
+    if text == key.default:
+        return text
+    raise Unfit(
+        key.name,
+        text,
+        f"{key.default}: what a producer sent stays as it came; choose a codec with "
+        f"{key.name} of the producers",
+    )
+
+
+COMPRESSION = Key(
+    "compression.type",
+    "producer",
+    "producer: batches keep the codec that they were sent with; brokers compress nothing anew",
+    _codec,
+    choices=("producer",),
 )
 FLUSH = word(
     "flush",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
-from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.errors import NO_RECORDS, ErrorCode, Refused
 
 Cause = Literal["crc", "sequence", "epoch", "size", "timestamp", "magic", "record"]
 """What is wrong with it: it is not what was sent (`crc`: its checksum, or a header that can be no
@@ -15,8 +16,15 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 class BatchRefused(Refused):
-    """A producer's batch may not be stored."""
+    """A producer's batch may not be stored; for `records` of it, if there are some (KIP-467)."""
 
-    def __init__(self, code: ErrorCode, message: str, cause: Cause) -> None:
-        super().__init__(code, message)
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        cause: Cause,
+        *,
+        records: Mapping[int, str] = NO_RECORDS,
+    ) -> None:
+        super().__init__(code, message, records=records)
         self.cause: Cause = cause

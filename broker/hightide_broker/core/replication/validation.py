@@ -12,11 +12,18 @@ record fails. Pure. Source: Kafka's LogValidator and ProduceRequest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from hightide.protocol.codecs import Buffer, Steps, at_once, is_lz4_linked, stated_bytes
 from hightide.protocol.columns import Columns, decode_columns, payload_of
-from hightide.protocol.errors import CorruptBatch, ErrorCode, InflatesTooFar, UnknownMagic
+from hightide.protocol.errors import (
+    NO_RECORDS,
+    CorruptBatch,
+    ErrorCode,
+    InflatesTooFar,
+    UnknownMagic,
+)
 from hightide.protocol.records import (
     CODEC_MASK,
     CONTROL,
@@ -47,6 +54,8 @@ COLUMNS_RECORDS_MAX = COLUMNS_HEADERS_MAX = 1 << 16
 """Records, and headers, in one batch of columns."""
 RECORDS_AT_ONCE, INFLATED_AT_ONCE = 20_000, 4 << 20
 """Records and bytes of batches of columns that are looked into without a pause."""
+RECORDS_TOLD_MAX = 100
+"""So many records without a key are named when their batch is refused."""
 STEPS_AT_ONCE = 4
 """So many steps of looking inside may be taken without a pause: some 8 000 records in rows, or four
 MiB that are inflated."""
@@ -57,8 +66,12 @@ class Facts(NamedTuple):
 
     header: BatchHeader
     oldest: int
+    oldest_at: int
+    """The place in the batch of the first record of that time."""
     newest: int
-    has_null_key: bool
+    newest_at: int
+    without_key: tuple[int, ...]
+    """The places of the first records without one."""
 
 
 def check_sent(batch: memoryview) -> BatchHeader:
@@ -223,8 +236,9 @@ def look_at_once(batch: memoryview, header: BatchHeader, *, inflated_max: int) -
 def check_facts(facts: Facts, config: TopicConfig, *, now_ms: int) -> None:
     """Raise `BatchRefused` unless records that are not stored yet may be, by the topic's rules."""
     header, oldest, newest = facts.header, facts.oldest, facts.newest
-    if config.is_compacted and facts.has_null_key:
-        _refuse("a record without a key in a compacted topic")
+    if config.is_compacted and facts.without_key:
+        why = "a record without a key in a compacted topic"
+        _refuse(why, records=dict.fromkeys(facts.without_key, why))
     # Of rows it is put right, as Kafka does.
     if newest != header.max_timestamp and not header.has_rows:
         why = f"max timestamp is {header.max_timestamp}, the newest record has {newest}"
@@ -233,44 +247,65 @@ def check_facts(facts: Facts, config: TopicConfig, *, now_ms: int) -> None:
         return
     before = config[TIMESTAMP_BEFORE_MAX_MS]
     after = config[TIMESTAMP_AFTER_MAX_MS]
-    impossible = oldest < 0 or newest > TIMESTAMP_MAX or abs(header.base_timestamp) > TIMESTAMP_MAX
-    if impossible or now_ms - oldest > before or newest - now_ms > after:
-        raise BatchRefused(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamps {oldest}..{newest}, the broker's time is {now_ms} and "
-            f"message.timestamp.before.max.ms={before}, message.timestamp.after.max.ms={after}",
-            "timestamp",
-        )
+    bounds = (
+        f"the broker's time is {now_ms} and message.timestamp.before.max.ms={before}, "
+        f"message.timestamp.after.max.ms={after}"
+    )
+    wrong: dict[int, str] = {}
+    if oldest < 0 or now_ms - oldest > before:
+        wrong[facts.oldest_at] = f"timestamp {oldest}, {bounds}"
+    if newest > TIMESTAMP_MAX or newest - now_ms > after:
+        wrong[facts.newest_at] = f"timestamp {newest}, {bounds}"
+    if wrong or abs(header.base_timestamp) > TIMESTAMP_MAX:
+        why = f"timestamps {oldest}..{newest}, {bounds}"
+        raise BatchRefused(ErrorCode.INVALID_TIMESTAMP, why, "timestamp", records=wrong)
 
 
 def _facts_of_columns(columns: Columns, header: BatchHeader) -> Facts:
     if columns.offset_deltas is not None:
         _refuse("offset deltas are compaction's to write, a producer sends nil")
     deltas = columns.timestamp_deltas.tolist()
+    oldest, newest, base = min(deltas), max(deltas), header.base_timestamp
     return Facts(
         header,
-        header.base_timestamp + min(deltas),
-        header.base_timestamp + max(deltas),
-        -1 in columns.key_lengths.tolist(),
+        oldest=base + oldest,
+        oldest_at=deltas.index(oldest),
+        newest=base + newest,
+        newest_at=deltas.index(newest),
+        without_key=_without_key(columns.key_lengths.tolist(), 0, RECORDS_TOLD_MAX),
     )
+
+
+def _without_key(lengths: list[int], first: int, most: int) -> tuple[int, ...]:
+    """The places of the first few; `first` is that of the first length."""
+    if most <= 0 or -1 not in lengths:
+        return ()
+    places = (place for place, length in enumerate(lengths, first) if length == -1)
+    return (*islice(places, most),)
 
 
 def _facts_of_rows(payload: bytes | bytearray, header: BatchHeader) -> Steps[Facts]:
     done = 0
     oldest = newest = None
-    has_null_key = False
+    oldest_at = newest_at = 0
+    without_key: tuple[int, ...] = ()
     for span in row_spans(payload, header.record_count, RowHeaders()):
         _check_offsets(span, done)
         times = span.timestamp_deltas.tolist()
-        oldest = min(times) if oldest is None else min(oldest, *times)
-        newest = max(times) if newest is None else max(newest, *times)
-        has_null_key = has_null_key or -1 in span.key_lengths.tolist()
+        if oldest is None or min(times) < oldest:
+            oldest = min(times)
+            oldest_at = done + times.index(oldest)
+        if newest is None or max(times) > newest:
+            newest = max(times)
+            newest_at = done + times.index(newest)
+        room = RECORDS_TOLD_MAX - len(without_key)
+        without_key += _without_key(span.key_lengths.tolist(), done, room)
         done += span.record_count
         yield
     assert oldest is not None, "a batch without records passed the check of its header"
     assert newest is not None, "the same"
     base = header.base_timestamp
-    return Facts(header, base + oldest, base + newest, has_null_key)
+    return Facts(header, base + oldest, oldest_at, base + newest, newest_at, without_key)
 
 
 def _check_offsets(span: Span, first: int) -> None:
@@ -319,5 +354,5 @@ def _check_attributes_of_rows(header: BatchHeader) -> None:
         raise BatchRefused(ErrorCode.INVALID_TIMESTAMP, why, "timestamp")
 
 
-def _refuse(why: str, cause: Cause = "record") -> None:
-    raise BatchRefused(ErrorCode.INVALID_RECORD, why, cause)
+def _refuse(why: str, cause: Cause = "record", records: Mapping[int, str] = NO_RECORDS) -> None:
+    raise BatchRefused(ErrorCode.INVALID_RECORD, why, cause, records=records)

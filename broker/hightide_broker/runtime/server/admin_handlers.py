@@ -6,6 +6,7 @@ it: a topic that was created can be used at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
 from hightide_broker.core.cluster.image import CLUSTER, NO_LEADER, ClusterImage, TopicState
 from hightide_broker.core.cluster.leaderless import why_nobody_leads
+from hightide_broker.core.cluster.names import no_topic
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, TOPIC_KEYS
 from hightide_broker.core.quorum.ready import NOBODY
@@ -103,11 +105,13 @@ class AdminHandlers:
         new = m.CreateTopicsRequest(topics=[m.NewTopic(topic=name) for name in missing])
         reply = await self._metadata.change(new, sender=call.sender)
         assert isinstance(reply, m.CreateTopicsResponse)
-        refused = {result.topic: result for result in reply.topics if result.error}
+        refused = {
+            result.topic: (result.error, result.message) for result in reply.topics if result.error
+        }
         return self._describe_metadata(call.request, refused)
 
     def _describe_metadata(
-        self, request: m.MetadataRequest, refused: dict[str, m.TopicResult]
+        self, request: m.MetadataRequest, refused: Mapping[str, tuple[str, str]]
     ) -> Reply:
         image = self._metadata.image
         names = sorted(image.topics) if request.topics is None else dict.fromkeys(request.topics)
@@ -115,14 +119,9 @@ class AdminHandlers:
         for name in names:
             topic = image.topics.get(name)
             if topic is None:
-                refusal = refused.get(name)
-                topics.append(
-                    m.TopicMetadata(
-                        topic=name,
-                        error=refusal.error if refusal else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        message=refusal.message if refusal else f"topic {name!r} does not exist",
-                    )
-                )
+                why = no_topic(name)
+                error, message = refused.get(name, (why.code, why.message))
+                topics.append(m.TopicMetadata(topic=name, error=error, message=message))
             else:
                 topics.append(_topic_metadata(topic, image))
         return Reply(
@@ -321,7 +320,7 @@ class AdminHandlers:
 
     def _topic_entries(self, topic: str) -> list[m.ConfigEntry]:
         if topic not in self._metadata.image.topics:
-            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
+            raise no_topic(topic)
         set_here = self._metadata.image.topic_config(topic)
         in_metadata = self._metadata.image.topic_settings(topic)
         config = TopicConfig.of(in_metadata, self._config.topic_defaults())

@@ -137,6 +137,9 @@ class RecordHandlers:
             error=refusal.code,
             message=refusal.message,
             current_leader=self._hint(part.topic, part.partition, refusal.code),
+            record_errors=[
+                m.RecordError(index=index, message=why) for index, why in refusal.records.items()
+            ],
         )
 
     def _hint(self, topic: str, partition: int, refused: ErrorCode) -> m.LeaderHint | None:
