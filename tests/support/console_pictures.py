@@ -16,6 +16,7 @@ from PIL import Image
 from three_nodes import Nodes
 
 BYTES_MAX = 120 << 10
+WIDTH = 1100
 ORDERS = b"".join(b'order-%d:{"item": "lamp", "pieces": %d}\n' % (n, n % 7) for n in range(300))
 LATER = b"".join(b'{"order": %d, "item": "chair", "pieces": 1}\n' % n for n in range(300, 360))
 PARTED = "9"
@@ -49,7 +50,7 @@ def look(cluster, folder):
     console = Console(cluster.address, "--allow-changes")
     try:
         with browser() as opened:
-            tab = Tab(opened, console.address, width=1100, height=760)
+            tab = Tab(opened, console.address, width=WIDTH, height=760)
             tab.go("/topics/orders", heading="orders").until("document.querySelector('figure')")
             diverge(
                 cluster,
@@ -76,6 +77,7 @@ def while_it_is_dead(tab, leader, folder):
 
 def afterwards(tab, folder):
     tab.go("/", heading="Cluster").until("document.querySelectorAll('.events li').length > 5")
+    tab.until("!document.querySelector('.cards .bad')")
     picture(tab, folder / "overview.png")
     tab.go("/brokers", heading="Brokers").until(
         "document.querySelectorAll('tbody tr').length === 3"
@@ -110,9 +112,10 @@ def afterwards(tab, folder):
 
 
 def picture(tab, path):
-    """What a window shows, in 256 colours."""
+    """What a window shows, down to where the page ends, in 256 colours."""
     tab.page.wait_for_timeout(600)  # lanes glide to where they belong
-    tab.page.screenshot(path=path)
+    seen = tab.page.evaluate("Math.min(innerHeight, document.body.getBoundingClientRect().bottom)")
+    tab.page.screenshot(path=path, clip={"x": 0, "y": 0, "width": WIDTH, "height": seen})
     with Image.open(path) as image:
         small = image.convert("RGB").quantize(256)
     small.save(path, optimize=True)
