@@ -264,6 +264,7 @@ async def test_an_id_does_not_tell_what_is_there_and_never_a_name(tmp_path, name
                 assert {each["error_code"] for each in told} == {100}
             asked = request_bytes(name, version, of_ids(name, secret, more=many))
             await client.stream.send_all(asked)
+            # One is asked in portions, the other refused for each.
             assert THERE.encode() not in await client.body()
 
 
