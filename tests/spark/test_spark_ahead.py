@@ -384,7 +384,7 @@ def test_large_records_come_in_batches_of_so_many_bytes(broker, monkeypatch):
     limit(monkeypatch, MANY, MANY, 3 * 20_000 * VALUE_BYTES)
     large = [value * 20_000 for value in numbered(0, 16)]
     with closing(client_for(*direct(broker.address))):
-        batches = list(read(broker.address, stored(broker, broker.topic(), large)))
+        batches = list(read(broker.address, stored(broker, broker.topic(), large, batch_size=1)))
     assert [len(batch) for batch in batches] == [3, 3, 3, 3, 3, 1]
     assert values_of(batches) == large
 
