@@ -60,10 +60,8 @@ few, some, many = (settings(max_examples=tries(count), deadline=None) for count 
 def smallest(kind: object) -> object:
     """The plainest value of a field's type, as msgpack has it."""
     origin, inside = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return smallest(inside[0])
-    if origin is list:
-        return [smallest(inside[0])]
+    if origin in (Annotated, list):
+        return smallest(inside[0]) if origin is Annotated else [smallest(inside[0])]
     if origin is dict:
         return {"k": smallest(inside[1])}
     if origin in (Union, UnionType):
@@ -204,8 +202,6 @@ def test_missing_keys_take_the_defaults(kind: type[Message]) -> None:
 
 REQUIRED = [(kind, name) for kind in MESSAGES for name in required_only(kind)]
 TYPED = [(k, field.name) for k in MESSAGES for field in fields(k) if field.type is not msgspec.Raw]
-NO_NUMBER = [(k, name) for k, name in TYPED if float not in get_args(get_type_hints(k)[name])]
-NOT_OPAQUE = [(k, name) for k, name in TYPED if get_type_hints(k)[name] is not bytes]
 
 
 @pytest.mark.parametrize(("kind", "name"), REQUIRED, ids=named)
@@ -217,7 +213,9 @@ def test_a_missing_required_key_is_refused_and_named(kind: type[Message], name: 
 
 @pytest.mark.parametrize("wrong", [MARK, b"bin", 1.5, [[[]]], {"a": []}], ids=repr)
 def test_a_value_of_the_wrong_type_is_refused_and_its_field_named(wrong: object) -> None:
-    for kind, name in {repr(b"bin"): NOT_OPAQUE, repr(1.5): NO_NUMBER}.get(repr(wrong), TYPED):
+    for kind, name in TYPED:
+        if type(wrong) in ((hint := get_type_hints(kind)[name]), *get_args(hint)):
+            continue
         message = {**required_only(kind), name: wrong}
         with pytest.raises(RemoteProtocolError, match=rf"{kind.__name__}: .*\$\.{name}"):
             decode_body(raw(message), kind)
