@@ -45,10 +45,24 @@ NUMBERS = {
 Fields = dict[str, Any]
 
 
-class Source:
+class Pausing:
+    """What is read or written element by element, some at a time."""
+
+    _until_pause = ELEMENTS_AT_ONCE
+
+    def pauses(self) -> bool:
+        """Another element is done: whether it is the turn of others."""
+        self._until_pause -= 1
+        if self._until_pause:
+            return False
+        self._until_pause = ELEMENTS_AT_ONCE
+        return True
+
+
+class Source(Pausing):
     """The bytes of one message, and how far they were read."""
 
-    __slots__ = ("at", "data", "elements_left", "end", "text_left", "until_pause")
+    __slots__ = ("at", "data", "elements_left", "end", "text_left")
 
     def __init__(self, data: memoryview, at: int = 0) -> None:
         self.data = data
@@ -56,15 +70,6 @@ class Source:
         self.end = len(data)
         self.elements_left = ELEMENTS_MAX
         self.text_left = TEXT_BYTES_MAX
-        self.until_pause = ELEMENTS_AT_ONCE
-
-    def pauses(self) -> bool:
-        """Another element was read: whether it is the turn of others."""
-        self.until_pause -= 1
-        if self.until_pause:
-            return False
-        self.until_pause = ELEMENTS_AT_ONCE
-        return True
 
     def take(self, size: int) -> int:
         """Where the next `size` bytes begin, which are read now."""

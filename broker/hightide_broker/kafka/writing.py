@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from hightide.protocol.codecs import Steps
 from hightide_broker.kafka.fields import REQUIRED, STRUCT, Field, in_version
-from hightide_broker.kafka.reading import ELEMENTS_AT_ONCE, NUMBERS, STRING_BYTES_MAX, Fields
+from hightide_broker.kafka.reading import NUMBERS, STRING_BYTES_MAX, Fields, Pausing
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -31,22 +31,13 @@ class Attached(NamedTuple):
     size: int
 
 
-class Target(bytearray):
+class Target(Pausing, bytearray):
     """The bytes of one message so far, and what comes between them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.attached: list[tuple[int, Attached]] = []
         """What is to be sent before which of the bytes, in order."""
-        self._until_pause = ELEMENTS_AT_ONCE
-
-    def pauses(self) -> bool:
-        """Another element was written: whether it is the turn of others."""
-        self._until_pause -= 1
-        if self._until_pause:
-            return False
-        self._until_pause = ELEMENTS_AT_ONCE
-        return True
 
     def varint(self, value: int) -> None:
         """An unsigned number, 7 bits a byte, the low ones first."""
