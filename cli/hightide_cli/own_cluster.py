@@ -121,7 +121,7 @@ class OwnCluster:
 
     def cpu_s(self) -> float:
         """Seconds of processor time that the nodes have used."""
-        return sum(_cpu_s(process.pid) for process in self._processes.values())
+        return sum(cpu_s(process.pid) for process in self._processes.values())
 
     def memory_mb(self) -> float | None:
         """The resident memory of the largest node, where the system tells."""
@@ -130,7 +130,7 @@ class OwnCluster:
         return max(sizes, default=None)
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Seconds of processor time that a process has used, 0 where the system does not tell."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():

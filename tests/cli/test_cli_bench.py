@@ -7,6 +7,8 @@ that nobody else uses; what is left in it, and which of its nodes live, is looke
 
 # ruff: noqa: F811 - fixtures are imported by name
 
+import json
+
 import pytest
 from benchkit import bench, commands_below  # noqa: F401
 from commands import hightide
@@ -97,6 +99,25 @@ def test_segments_have_a_line_for_each_number(bench):
         assert min(told[name] for name in timed) > 0
 
 
+def test_a_login_takes_longer_than_a_connection_alone(bench):
+    told = bench("logins", "-n", "3")
+    assert list(told) == [
+        *("bench", "logins", "tcp_p50_ms", "tls_p50_ms", "login_p50_ms"),
+        *("login_beyond_tls_ms", "login_beyond_tcp_ms"),
+    ]
+    assert 0 < told["tcp_p50_ms"] < told["tls_p50_ms"] < told["login_p50_ms"]
+    beyond = told["login_p50_ms"] - told["tcp_p50_ms"]
+    assert told["login_beyond_tcp_ms"] == pytest.approx(beyond, abs=0.001)
+
+
+def test_rules_have_a_line_for_each_number():
+    few, more = json.loads(hightide("bench", "rules", "--rules", "300,5", "-o", "json").out)
+    for told, number in ((few, 5), (more, 300)):
+        assert list(told) == ["bench", "rules", "first_us", "known_us"]
+        assert (told["bench"], told["rules"]) == ("rules", number)
+        assert 0 < told["known_us"] < told["first_us"]
+
+
 CLIENT_RATES = [
     "blocking_send",
     "blocking_send_keyed",
@@ -138,6 +159,8 @@ def test_client_measures_every_way_in_and_out_beside_the_barest_python(bench):
         ["growth", "--partitions", "ten"],
         ["connections", "--counts", "-1"],
         ["client", "--brokers", "0"],
+        ["console", "--viewers", "0"],
+        ["rules", "--rules", "many"],
         ["groups", "--groups", "0"],
         ["failover", "--flush", "never"],
         ["produce", "--brokers", "0"],

@@ -1,5 +1,6 @@
 """Goal: `hightide bench` says what clusters cost and how they behave: leaders that die, partitions
-and connections that nobody uses, groups; and all that it measures in clear text under TLS, too.
+and connections that nobody uses, groups, people who look; and what it measures in clear text under
+TLS, too.
 
 Method: as in `test_cli_bench.py`, which is about records.
 """
@@ -78,6 +79,19 @@ def test_groups_commit_in_time_and_a_cluster_is_there_soon(bench):
     assert 0 < told["commit_p50_ms"] <= told["commit_p99_ms"]
     assert min(told["cluster_ready_ms"], told["first_group_record_ms"], told["rebalance_ms"]) > 0
     assert 0 <= told["broker_cores"] < 2
+
+
+def test_who_looks_at_the_console_sees_every_change(bench):
+    words = ("--topics", "2", "--partitions", "2", "--seconds", "0.5", "--changes", "2")
+    one, three = bench("console", "--viewers", "3,1", *words)
+    for told, number in ((one, 1), (three, 3)):
+        assert list(told) == [
+            *("bench", "viewers", "start_s", "memory_mb", "brokers_core_percent"),
+            *("console_core_percent", "shown_p50_ms", "shown_max_ms"),
+        ]
+        assert (told["bench"], told["viewers"]) == ("console", number)
+        assert min(told["start_s"], told["memory_mb"]) > 0
+        assert 0 <= told["shown_p50_ms"] <= told["shown_max_ms"]
 
 
 @pytest.mark.parametrize(

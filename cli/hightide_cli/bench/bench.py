@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 import click
 
 from hightide_broker.runtime.base.system import sync_data
+from hightide_cli.bench.access import logins, rules
 from hightide_cli.bench.backlog import backlog
 from hightide_cli.bench.client import client, data_option, groups, secure_option
 from hightide_cli.bench.connections import connections
+from hightide_cli.bench.console import console
 from hightide_cli.bench.failover import failover
 from hightide_cli.bench.growth import growth
 from hightide_cli.bench.segments import segments
@@ -364,12 +366,8 @@ def _disk_floor(directory: Path) -> float:
         return FLOOR_BYTES / 4 / (time.perf_counter() - started) / 1e6
 
 
-bench.add_command(backlog)
-bench.add_command(failover)
-bench.add_command(client)
-bench.add_command(groups)
-bench.add_command(growth)
-bench.add_command(connections)
-bench.add_command(segments)
-bench.add_command(spark)
-bench.add_command(watching)
+for command in (
+    *(backlog, client, connections, console, failover, groups, growth, logins, rules, segments),
+    *(spark, watching),
+):
+    bench.add_command(command)

@@ -83,8 +83,11 @@ class Acl(NamedTuple):
 
     def is_about(self, principal: str, host: str, operation: Operation) -> bool:
         """Whether it says something about this being done."""
-        if self.principal not in (principal, EVERYBODY) or self.host not in (host, EVERYWHERE):
-            return False
+        is_meant = self.principal in (principal, EVERYBODY) and self.host in (host, EVERYWHERE)
+        return is_meant and self.is_of(operation)
+
+    def is_of(self, operation: Operation) -> bool:
+        """Whether it says something about this operation."""
         if self.operation in (operation, Operation.ALL):
             return True
         is_allowed = self.permission is Permission.ALLOW

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from hightide_broker.core.cluster.acls import (
     EVERYBODY,
     EVERYTHING,
+    EVERYWHERE,
     Acl,
     Operation,
     Pattern,
@@ -25,13 +26,20 @@ REMEMBERED_MAX = 20_000
 """Decisions that are kept, all of them until a rule changes."""
 
 
-class _Named(NamedTuple):
-    """The rules about resources of a kind: by what they name, and by who is meant."""
+class _Rules(NamedTuple):
+    """Some rules about resources of a kind, by what they name."""
 
-    names: dict[str, dict[str, list[Acl]]]
-    prefixes: dict[str, dict[str, list[Acl]]]
+    names: dict[str, list[Acl]]
+    prefixes: dict[str, list[Acl]]
     lengths: list[int]
     """Those of the prefixes, ascending."""
+
+    def about(self, name: str) -> list[Acl]:
+        """Those that name a resource."""
+        found = [*self.names.get(name, ()), *self.names.get(EVERYTHING, ())]
+        for length in self.lengths:
+            found += self.prefixes.get(name[:length], ())
+        return found
 
 
 class Verdict(NamedTuple):
@@ -51,9 +59,14 @@ class Authorizer:
         self._super_users = super_users
         self._everyone_if_none = everyone_if_none
         self._all: dict[Resource, list[Acl]] = {kind: [] for kind in Resource}
+        self._of: dict[tuple[Resource, str], list[Acl]] = {}
         for acl in acls:
             self._all[acl.resource].append(acl)
-        self._named = {kind: _by_what_they_name(some) for kind, some in self._all.items()}
+            self._of.setdefault((acl.resource, acl.principal), []).append(acl)
+        self._named = {kind: _by_name(some) for kind, some in self._all.items() if everyone_if_none}
+        self._said: dict[tuple[Operation, Resource, str], _Rules] = {}
+        """By whom they mean, what rules say of an operation: gathered when it is asked first, so
+        that a decision meets no rule about another one. Of who is in no rule, nothing is kept."""
         self._known: dict[tuple[str, str, Operation, Resource, str], bool] = {}
         self._known_any: dict[tuple[str, str, Operation, Resource], bool] = {}
 
@@ -79,15 +92,15 @@ class Authorizer:
         if principal in self._super_users:
             return Verdict(True, f"{principal} is one of super.users")
         allowing = None
-        about = self._about(resource, name)
-        for acl in (acl for rules in about for acl in _meant(rules, principal)):
-            if acl.is_about(principal, host, operation):
-                if acl.permission is Permission.DENY:
-                    return Verdict(False, "a rule denies it", acl)
-                allowing = allowing or acl
+        for acl in self._about(principal, operation, resource, name):
+            if acl.host not in (host, EVERYWHERE):
+                continue
+            if acl.permission is Permission.DENY:
+                return Verdict(False, "a rule denies it", acl)
+            allowing = allowing or acl
         if allowing is not None:
             return Verdict(True, "a rule allows it, and none denies it", allowing)
-        if self._everyone_if_none and not about:
+        if self._everyone_if_none and not self._named[resource].about(name):
             return Verdict(
                 True, "no rule names the resource, and allow.everyone.if.no.acl.found is true"
             )
@@ -118,26 +131,30 @@ class Authorizer:
         allowing = (a for a in about if a.permission is Permission.ALLOW)
         return any(not _is_covered(acl, denials) for acl in allowing)
 
-    def _about(self, resource: Resource, name: str) -> list[dict[str, list[Acl]]]:
-        """The rules that name a resource, by who is meant."""
-        names, prefixes, lengths = self._named[resource]
-        found = [names.get(name), names.get(EVERYTHING) if name != EVERYTHING else None]
-        found += [prefixes.get(name[:length]) for length in lengths if length <= len(name)]
-        return [rules for rules in found if rules]
+    def _about(
+        self, principal: str, operation: Operation, resource: Resource, name: str
+    ) -> list[Acl]:
+        """The rules about a resource that say something of the operation, to somebody or all."""
+        found: list[Acl] = []
+        for who in (principal, EVERYBODY):
+            if rules := self._rules(who, operation, resource):
+                found += rules.about(name)
+        return found
+
+    def _rules(self, who: str, operation: Operation, resource: Resource) -> _Rules | None:
+        asked = operation, resource, who
+        if (found := self._said.get(asked)) is None and (rules := self._of.get((resource, who))):
+            found = self._said[asked] = _by_name(acl for acl in rules if acl.is_of(operation))
+        return found
 
 
-def _meant(rules: dict[str, list[Acl]], principal: str) -> list[Acl]:
-    """Those about somebody, or everybody."""
-    return rules.get(principal, []) + rules.get(EVERYBODY, [])
-
-
-def _by_what_they_name(acls: Iterable[Acl]) -> _Named:
-    names: dict[str, dict[str, list[Acl]]] = {}
-    prefixes: dict[str, dict[str, list[Acl]]] = {}
+def _by_name(acls: Iterable[Acl]) -> _Rules:
+    names: dict[str, list[Acl]] = {}
+    prefixes: dict[str, list[Acl]] = {}
     for acl in acls:
         found = prefixes if acl.pattern is Pattern.PREFIXED else names
-        found.setdefault(acl.name, {}).setdefault(acl.principal, []).append(acl)
-    return _Named(names, prefixes, sorted({len(prefix) for prefix in prefixes}))
+        found.setdefault(acl.name, []).append(acl)
+    return _Rules(names, prefixes, sorted({len(prefix) for prefix in prefixes}))
 
 
 def _is_covered(yes: Acl, denials: set[tuple[Pattern, str]]) -> bool:
