@@ -5,10 +5,11 @@ on to another; method: the pure rule, which both kinds of client go by, and fake
 """
 
 import pytest
+import trio
 from fake_broker import IGNORE, FakeBroker, in_memory
 
 from hightide import ApiError, ErrorCode
-from hightide.net.any_broker import AnyBroker
+from hightide.net.any_broker import HESITATION_S, AnyBroker
 from hightide.net.cluster import open_cluster
 from hightide.net.options import ClientOptions
 from hightide.protocol import messages as m
@@ -67,3 +68,28 @@ async def test_a_broker_that_hangs_costs_one_timeout_and_is_asked_last_from_then
                 await cluster.call_any(p.InitProducerIdRequest(), timeout_s=10)
     assert hangs.count(p.InitProducerIdRequest) == 1
     assert helps.count(p.InitProducerIdRequest) == 3
+
+
+async def test_who_is_frozen_is_passed_over_soon_and_asked_last_from_then_on(autojump_clock):
+    frozen, helps = FakeBroker({"t": 1}, port=1), FakeBroker({"t": 1}, port=2)
+    frozen.always(m.ApiVersionsRequest, IGNORE)
+    frozen.always(p.InitProducerIdRequest, IGNORE)
+    async with in_memory(frozen, helps) as network:
+        options = ClientOptions(f"{frozen.address},{helps.address}", network=network)
+        async with open_cluster(options) as cluster:
+            began = trio.current_time()
+            for _ in range(3):
+                await cluster.call_any(p.InitProducerIdRequest(), timeout_s=60)
+            assert trio.current_time() - began == pytest.approx(HESITATION_S)
+    assert (frozen.count(m.ApiVersionsRequest), helps.count(p.InitProducerIdRequest)) == (1, 3)
+
+
+async def test_the_only_one_there_is_has_all_the_time_it_wants(autojump_clock):
+    slow = FakeBroker({"t": 1})
+    slow.always(m.ApiVersionsRequest, IGNORE)
+    async with (
+        in_memory(slow) as network,
+        open_cluster(ClientOptions(slow.address, network=network)) as cluster,
+    ):
+        await cluster.call_any(p.InitProducerIdRequest(), timeout_s=60)
+    assert slow.count(m.ApiVersionsRequest) == 0

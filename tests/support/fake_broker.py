@@ -244,6 +244,8 @@ class FakeBroker:
     ) -> m.Message | None:
         """What a request does at once, in order of arrival; None if the answer takes longer."""
         match request:
+            case m.ApiVersionsRequest():
+                return m.ApiVersionsResponse(apis=[])
             case m.ProduceRequest():
                 return self._produce(request, attachments, trick)
             case m.FetchRequest():

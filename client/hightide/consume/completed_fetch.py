@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
+from hightide.arrow import check_installed
 from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
 from hightide.protocol.columns import Record, open_batch, to_records
 from hightide.protocol.errors import CorruptBatch, UsageError
@@ -190,6 +191,7 @@ class CompletedFetch:
     def lend_rows(self, found: Assignment) -> LentRows:
         """What was fetched of a partition, as Arrow, up to `ARROW_BYTES`; raises `CorruptBatch` if
         its first batch cannot be read: what comes before a bad one is handed out."""
+        check_installed("poll_arrow")
         try:
             lent = self._rows_of(found, len(found.fetched))
         except CorruptBatch:

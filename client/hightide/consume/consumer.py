@@ -416,7 +416,7 @@ class Consumer:
     async def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
         """Records of one partition that have been fetched, as a `pyarrow.RecordBatch` with the
         columns of Spark's Kafka source (`arrow.schema`), up to some 64 MiB; None if none came in
-        time. No Python per record. Needs pyarrow; raises as `poll`."""
+        time. No Python per record. Needs pyarrow and numpy; raises as `poll`."""
         lent = await self.lend_arrow(timeout_ms=timeout_ms)
         if lent is None:
             return None

@@ -12,6 +12,9 @@ Address = tuple[str, int]
 
 _ASK_ANOTHER = (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 """It is starting or stopping; or it is a controller, and a broker is wanted."""
+HESITATION_S = 2.0
+"""Who says nothing for so long when it is met is passed over while there are others to ask: a
+process that is frozen takes connections, and would cost the whole time of a request."""
 
 
 class AnyBroker:
@@ -20,6 +23,8 @@ class AnyBroker:
     def __init__(self, bootstrap: Sequence[Address]) -> None:
         self.asking: Address | None = None
         """The one that was asked last."""
+        self.is_last = True
+        """Whether nobody is left to ask after it."""
         self._bootstrap = bootstrap
         self._unhelpful: Address | None = None
 
@@ -33,8 +38,9 @@ class AnyBroker:
         """
         known = [(broker.host, broker.port) for broker in brokers]
         addresses = dict.fromkeys([*known, *self._bootstrap])
-        for address in sorted(addresses, key=lambda a: (a == self._unhelpful, not is_open(a))):
-            self.asking = address
+        turn = sorted(addresses, key=lambda a: (a == self._unhelpful, not is_open(a)))
+        for address in turn:
+            self.asking, self.is_last = address, address == turn[-1]
             yield address
 
     @staticmethod

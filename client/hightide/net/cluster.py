@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import trio
 
-from hightide.net.any_broker import Address, AnyBroker
+from hightide.net.any_broker import HESITATION_S, Address, AnyBroker
 from hightide.net.background import open_background
 from hightide.net.connection import Connection
 from hightide.net.metadata import Metadata, no_such_partition
@@ -156,6 +156,8 @@ class Cluster:
         failure: HightideError | None = None
         for address in self._any_broker.in_turn(brokers, self._pool.has_open):
             try:
+                if not self._any_broker.is_last and not self._pool.has_open(address):
+                    await self._greet(address)
                 connection = await self._pool.connection(*address)
                 return await connection.call(request, timeout_s=self.request_timeout_s)
             except UNREACHABLE as error:
@@ -167,6 +169,18 @@ class Cluster:
                 failure = self._any_broker.worse(failure, error)
         assert failure is not None, "no address to try"
         raise failure
+
+    async def _greet(self, address: Address) -> None:
+        """Have whoever is there say anything, before it is asked what others can answer too; raises
+        as `Connection.call`."""
+        with trio.move_on_after(HESITATION_S):
+            connection = await self._pool.connection(*address)
+            await connection.call(m.ApiVersionsRequest())
+            return
+        if (silent := self._pool.open_now(address)) is not None:
+            await silent.aclose()  # open connections are tried first
+        host, port = address
+        raise RequestTimedOut(f"no word within {HESITATION_S:g} s", broker=f"{host}:{port}")
 
     async def call_any_broker_once(self, request: m.Message) -> tuple[Any, list[memoryview]]:
         """The same for what only brokers answer; the bootstrap address may be a controller's."""

@@ -19,6 +19,7 @@ from hightide.net.login import LoginNetwork, way_of
 from hightide.net.ports import Network, Random
 from hightide.net.tcp import TcpNetwork
 from hightide.net.tls_stream import TlsNetwork
+from hightide.net.warned import Warned
 from hightide.protocol.errors import HightideError, UsageError, did_you_mean, seconds, whole
 
 P = ParamSpec("P")
@@ -51,7 +52,8 @@ class ClientOptions:
     request_timeout_ms: float = 30_000
     """How long one request may take. Kafka: request.timeout.ms."""
     on_retry: Callable[[HightideError], None] | None = None
-    """Told why something is tried again; not called for what fails for good."""
+    """Told why something is tried again; not called for what fails for good. None: the log
+    `hightide` is warned where nobody answers."""
     metadata_max_age_ms: float = 300_000
     """How long what is known of brokers, topics and leaders is believed without a reason to doubt
     it. Kafka: metadata.max.age.ms."""
@@ -90,10 +92,12 @@ class ClientOptions:
     def __post_init__(self) -> None:
         """Raises `UsageError` for a number that is none, and for a text where True or False is
         meant: `"false"` would be true."""
+        if self.on_retry is None:
+            object.__setattr__(self, "on_retry", Warned())  # frozen for everybody else
         for each in fields(self):
             value = getattr(self, each.name)
             if each.type == "int":
-                # The struct is frozen from here on; numbers of numpy become Python's own.
+                # Numbers of numpy become Python's own.
                 object.__setattr__(self, each.name, whole(each.name, value, least=0))
             elif each.type == "float":
                 seconds(each.name, value)

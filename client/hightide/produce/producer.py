@@ -121,7 +121,7 @@ class Producer:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         async with (
-            open_cluster(self._options) as cluster,
+            open_cluster(self._options, on_retry=self._options.on_retry) as cluster,
             open_background() as nursery,
         ):
             self._cluster = cluster

@@ -346,6 +346,11 @@ class _Attempted(HightideError):
         self.knob = knob
         super().__init__(message)
 
+    @property
+    def reason(self) -> str:
+        """What was wrong, and where; nothing of how hard it was tried."""
+        return f"{self.message} (broker {self.broker})" if self.broker else self.message
+
     def __str__(self) -> str:
         facts = [f"broker {self.broker}"] if self.broker else []
         facts.append(counted(self.attempts, "attempt"))

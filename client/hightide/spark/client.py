@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from hightide.net.any_broker import AnyBroker
+from hightide.net.any_broker import HESITATION_S, AnyBroker
 from hightide.net.cluster import parse_bootstrap
 from hightide.net.login import DIRECT, Way
 from hightide.net.metadata import Metadata, no_such_partition
@@ -121,6 +121,8 @@ class BlockingClient:
         for address in self._any_broker.in_turn(brokers, self._connections.__contains__):
             try:
                 left_s = max(deadline - time.monotonic(), LEAST_S)
+                if not self._any_broker.is_last and address not in self._connections:
+                    left_s = min(left_s, HESITATION_S)
                 return self.call(address, request, timeout_s=left_s)[0]
             except UNREACHABLE as error:
                 failure = self._any_broker.worse(failure, error)
