@@ -76,6 +76,13 @@ GROUPS: dict[str, list[Line]] = {
         _both("to objects, 100 B", "records/s", "consume.per_s", more=True),
         *_cores("to objects, 100 B", "consume"),
         Line(
+            label="to objects, Kafka's consumer eager",
+            unit="records/s",
+            kafka="consume_eager.per_s",
+            hightide="consume.per_s",
+            more_is_better=True,
+        ),
+        Line(
             label="to Arrow, 100 B",
             unit="records/s",
             hightide="poll_arrow.per_s",

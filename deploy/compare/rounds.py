@@ -177,9 +177,8 @@ class Round:
             ("consume", "consume", "small", small, SMALL),
         ):
             self._keep(name, self._run(work, topic=topic, records=count, size=size))
-        if self._system == "hightide":
-            found = self._run("poll_arrow", topic="small", records=small, size=SMALL)
-            self._keep("poll_arrow", found)
+        own_way = "consume_eager" if self._system == "kafka" else "poll_arrow"
+        self._keep(own_way, self._run(own_way, topic="small", records=small, size=SMALL))
 
     def _acks(self) -> None:
         count = self._setting.records("acks")

@@ -295,7 +295,7 @@ async def ask(api, bodies):
             assert answer["id"] == 7
             error = answer.get("error")
             assert error is None or error["code"] != "UNKNOWN_SERVER_ERROR"
-            json.dumps(answer["body"])
+            json.dumps(answer["body"], default=bytes.hex)
 
 
 def lying(at, kind, value, *, crc=True):
