@@ -151,7 +151,7 @@ class Dribble:
     def __init__(self, size):
         self.left = size
 
-    async def receive_into(self, view):
+    async def receive_into(self, view, wanted=1):
         await trio.lowlevel.checkpoint()
         count = min(self.left, 1 << 12, len(view))
         self.left -= count

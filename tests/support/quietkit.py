@@ -91,7 +91,7 @@ class Wire:
         self._leader.asked.append(Asked(self, envelope.id, request))
         return len(data)
 
-    async def receive_into(self, view: memoryview) -> int:
+    async def receive_into(self, view: memoryview, wanted: int = 1) -> int:
         while not self._incoming and not self._is_closed:
             await self._more.wait()
             self._more = trio.Event()

@@ -33,7 +33,7 @@ class MemoryStream:
         self._there = there
         self._is_closed = False
 
-    async def receive_into(self, view: memoryview) -> int:
+    async def receive_into(self, view: memoryview, wanted: int = 1) -> int:
         data = await self._here.receive_some(len(view))
         view[: len(data)] = data
         return len(data)

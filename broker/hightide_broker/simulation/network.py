@@ -72,7 +72,7 @@ class SimStream:
     def common_name(self) -> str:
         return ""
 
-    async def receive_into(self, view: memoryview) -> int:
+    async def receive_into(self, view: memoryview, wanted: int = 1) -> int:
         pipe, waited = self._incoming, False
         while True:
             if self._closed:

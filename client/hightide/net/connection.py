@@ -35,6 +35,8 @@ CONNECT_TIMEOUT_S = 10.0
 READ_BYTES_MIN, READ_BYTES_MAX = 2 << 10, 64 << 10
 """How much is read at a time: a connection that is idle holds little, one that is full of small
 frames reads many at once."""
+LARGE_BYTES = 64 << 10
+"""Of a frame like this nobody wants to hear before there is much of it."""
 ADMITTED_BYTES_MAX = 1 << 20
 """Bytes of a frame that are admitted, and then read, at a time: first few, then as many as have
 come."""
@@ -108,7 +110,8 @@ class FrameReader:
                     await admit(piece)
                 body += bytes(piece)
             with memoryview(body)[filled:] as view:
-                count = await self._stream.receive_into(view)
+                wanted = length - filled if length >= LARGE_BYTES else 1
+                count = await self._stream.receive_into(view, wanted)
             self.read_at = trio.current_time()
             if count == 0:
                 raise RemoteProtocolError(

@@ -17,8 +17,9 @@ from hightide.protocol.records import Buffer
 class Stream(Protocol):
     """A two-way byte stream; the peer's failure is `OSError` or `trio.BrokenResourceError`."""
 
-    async def receive_into(self, view: memoryview) -> int:
-        """Fill a part of `view`; how many bytes came, 0 at the end of the stream."""
+    async def receive_into(self, view: memoryview, wanted: int = 1) -> int:
+        """Fill a part of `view`; how many bytes came, 0 at the end of the stream. With `wanted`,
+        which may be more than `view` holds, nobody need be woken for less; less may come."""
         ...
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:

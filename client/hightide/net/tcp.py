@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import socket
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
@@ -17,6 +18,12 @@ from hightide.protocol.words import counted
 _IOV_MAX = 512
 """Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
 _SENDFILE_BYTES = 1 << 20
+WAKE_BYTES_MAX = 512 << 10
+"""Who wants much is woken for so much of it, not for each packet."""
+TURN_BYTES = 1 << 20
+"""What may be read of one connection while others wait."""
+MAY_SLEEP_LONGER = sys.platform == "linux"
+"""Whether SO_RCVLOWAT takes care that buffers hold as much as is waited for."""
 LASTING_PORTS = range(15_000, 32_000)
 """Below what systems give to those who ask for any port."""
 
@@ -77,16 +84,32 @@ class TcpStream(SocketStream):
         except OSError:
             peer = "gone"
         super().__init__(plain, peer)
+        self._without_turn = 0
+        """Bytes that were read since the event loop had a turn."""
+        self._woken_at = 1
 
-    async def receive_into(self, view: memoryview) -> int:
-        # Not tried first: mostly nothing has come yet.
+    async def receive_into(self, view: memoryview, wanted: int = 1) -> int:
+        # Tried first only where more is to come: of anything else, mostly nothing has come yet.
+        must_wait = wanted == 1 or self._without_turn >= TURN_BYTES
         while True:
             self._check_open()
-            await trio.lowlevel.wait_readable(self._socket)
+            if must_wait:
+                self._wake_at(min(wanted, WAKE_BYTES_MAX))
+                await trio.lowlevel.wait_readable(self._socket)
+                self._without_turn = 0
             with suppress(BlockingIOError):
                 count = self._socket.recv_into(view)
+                self._without_turn += count
                 self.has_spoken = True
                 return count
+            must_wait = True
+
+    def _wake_at(self, count: int) -> None:
+        """The socket is readable once so many bytes are there, or as many as it can hold; or at its
+        end."""
+        if count != self._woken_at and MAY_SLEEP_LONGER:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._woken_at = count
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         self._check_open()

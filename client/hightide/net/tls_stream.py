@@ -107,7 +107,7 @@ class TlsStream(SocketStream):
                 await self._send_flight()
                 await self._take_in()
 
-    async def receive_into(self, view: memoryview) -> int:
+    async def receive_into(self, view: memoryview, wanted: int = 1) -> int:
         while True:
             self._check_open()
             try:
