@@ -25,7 +25,7 @@ from hightide_cli.findings import (
     sync_time,
     why_not_bound,
 )
-from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless, silent_voters
+from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless
 from hightide_cli.options import ask, output_option
 from hightide_cli.output import show
 from hightide_cli.processes import brokers_of, nodes_of
@@ -168,7 +168,7 @@ def _quorum(data: Path) -> Iterator[Finding]:
             "quorum", FAIL, leaderless("the node that was asked"), f"{REMEDY}: hightide up"
         )
         return
-    silent = silent_voters(found)
+    silent = found.silent
     said = f"node {found.leader} leads, of voters {[voter.id for voter in found.voters]}"
     if silent:
         yield Finding("quorum", WARN, f"{said}; not heard of: {silent}", REMEDY)

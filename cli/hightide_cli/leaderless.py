@@ -44,11 +44,6 @@ async def known_topics(admin: Admin) -> list[TopicDescription]:
     return await admin.list_topics()
 
 
-def silent_voters(quorum: QuorumDescription) -> list[int]:
-    """Who votes, and was not heard of by the leader."""
-    return [voter.id for voter in quorum.voters if voter.last_fetch_ms_ago < 0]
-
-
 async def known_quorum(admin: Admin) -> QuorumDescription:
     """The quorum as its leader sees it, or as a node knows it by itself."""
     return await admin.describe_quorum(even_without_leader=True)

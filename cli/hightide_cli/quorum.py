@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hightide_cli.failures import UNHEALTHY
-from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless, silent_voters
+from hightide_cli.leaderless import NO_LEADER, REMEDY, known_quorum, leaderless
 from hightide_cli.options import ask, client_options
 from hightide_cli.output import print_table, say, show_one
 from hightide_cli.watching import watchable
@@ -57,8 +57,8 @@ def status(bootstrap: str, output: str, timeout_s: float) -> None:
     if found.leader == NO_LEADER:
         say(f"{leaderless('the node that was asked')}; {REMEDY}")
         raise click.exceptions.Exit(UNHEALTHY)
-    if silent := silent_voters(found):
-        say(f"not heard of in epoch {found.epoch}: voters {silent}")
+    if silent := found.silent:
+        say(f"voters {silent} were not heard of for seconds, or never in epoch {found.epoch}")
         raise click.exceptions.Exit(UNHEALTHY)
 
 

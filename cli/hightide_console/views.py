@@ -24,8 +24,6 @@ from hightide.protocol.words import counted
 from hightide_broker.trace.lanes import badge_of
 
 HOSTS_SHOWN_MAX = 3
-SILENT_MS = 5_000
-"""A voter that was not heard for so long."""
 View = dict[str, Any]
 Held = Mapping[tuple[int, str, int], ReplicaDescription]
 """(broker, topic, partition) → what that broker says of its replica."""
@@ -122,7 +120,7 @@ def _quorum(quorum: QuorumDescription) -> View:
                 "id": voter.id,
                 "log_end": voter.log_end_offset,
                 "lag": voter.lag,
-                "silent": voter.id != quorum.leader and voter.last_fetch_ms_ago > SILENT_MS,
+                "silent": voter.id in quorum.silent,
             }
             for voter in sorted(quorum.voters, key=lambda each: each.id)
         ],

@@ -1,4 +1,5 @@
-"""Whether a node may be away for a while: by the two rules that keep a roll from refusing anybody.
+"""Whether a node may be away for a while, by the two rules that keep a roll from refusing anybody;
+and which voters are away.
 
 Method: clusters as an admin client describes them, made up.
 """
@@ -6,6 +7,7 @@ Method: clusters as an admin client describes them, made up.
 import pytest
 
 from hightide import PartitionDescription, QuorumDescription, QuorumReplica, TopicDescription
+from hightide.admin.descriptions import SILENT_MS
 from hightide.admin.restarts import why_not_restart
 
 
@@ -59,6 +61,20 @@ def quorum(leader, **behind_ms):
 
 
 WELL = quorum(1, n1=0, n2=10, n3=10)
+
+
+@pytest.mark.parametrize(
+    ("leader", "behind_ms", "silent"),
+    [
+        (1, {"n1": 0, "n2": 10, "n3": SILENT_MS - 1}, []),
+        (1, {"n1": 0, "n2": SILENT_MS, "n3": 60_000}, [2, 3]),
+        (2, {"n1": -1, "n2": 0, "n3": 10}, [1]),
+        (-1, {"n1": -1, "n2": -1, "n3": -1}, []),
+    ],
+)
+def test_voters_are_silent_that_their_leader_hears_no_more(leader, behind_ms, silent):
+    """A frozen process keeps its connections: only what it does not say tells."""
+    assert quorum(leader, **behind_ms).silent == silent
 
 
 @pytest.mark.parametrize(

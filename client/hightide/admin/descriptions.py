@@ -241,6 +241,10 @@ class ElectionResult:
     message: str
 
 
+SILENT_MS = 5_000
+"""Voters fetch again within half a second."""
+
+
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
     """A voter or an observer as the quorum's leader sees it."""
@@ -268,6 +272,16 @@ class QuorumDescription:
     high_watermark: int
     voters: list[QuorumReplica]
     observers: list[QuorumReplica]
+
+    @property
+    def silent(self) -> list[int]:
+        """The voters whom the leader has never heard, or not for five seconds; none where nobody
+        leads, and so nobody listens."""
+        if self.leader < 0:
+            return []
+        heard = range(SILENT_MS)
+        others = (voter for voter in self.voters if voter.id != self.leader)
+        return [voter.id for voter in others if voter.last_fetch_ms_ago not in heard]
 
 
 @dataclass(frozen=True, slots=True)
