@@ -1,17 +1,26 @@
-"""What a node passes on to the active controller has a limit.
+"""What a node passes on to the active controller has a limit, and so has waiting for one.
 
-Goal: one request never ends the connection on which others are passed on. Method: a channel whose
-leader is another node, which is played.
+Goal: one request never ends the connection on which others are passed on, and who asks for a thing
+hears in time that nobody can do it. Method: a channel whose leader is another node, which is
+played, or nobody.
 """
 
+from types import SimpleNamespace
+
 import pytest
+import trio
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ErrorCode, Refused
+from hightide.protocol.errors import ApiError, ErrorCode, Refused
 from hightide.protocol.wire import MESSAGE_BYTES_MAX, encode_request
+from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.runtime.base.call import Peer
-from hightide_broker.runtime.cluster.controller_channel import ControllerChannel
+from hightide_broker.runtime.cluster.controller_channel import (
+    OTHERS_WAIT_S,
+    RETRY_MAX_S,
+    ControllerChannel,
+)
 
 
 class Quorum:
@@ -53,3 +62,30 @@ async def test_what_is_not_goes_through_as_it_is():
     (envelope,) = others.envelopes
     frame = b"".join(encode_request(envelope, request_id=1 << 60, client="node-1"))
     assert len(frame) < MESSAGE_BYTES_MAX
+
+
+class Leaderless:
+    node, leader = 1, NOBODY
+    core = SimpleNamespace(membership=SimpleNamespace(voters=[1, 2, 3]))
+
+    async def moved(self):
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("sender", "timeout_s", "waits_s"),
+    [
+        (Peer(client_id="c"), None, OTHERS_WAIT_S),
+        (Peer(client_id="c"), 3.0, 3.0),
+        (None, None, 30.0),
+    ],
+)
+async def test_who_asks_where_nobody_leads_hears_why_before_it_gives_up(
+    sender, timeout_s, waits_s, autojump_clock
+):
+    channel = ControllerChannel(Leaderless(), None, Others(), timeout_s=30.0)
+    began = trio.current_time()
+    with pytest.raises(Refused, match=r"no controller was active within .* \[1, 2, 3\]") as refusal:
+        await channel.ask(asking(["t"]), timeout_s=timeout_s, sender=sender)
+    assert ApiError(refusal.value.code).retriable
+    assert trio.current_time() - began == pytest.approx(waits_s, abs=RETRY_MAX_S)

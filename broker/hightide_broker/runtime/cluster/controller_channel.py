@@ -22,6 +22,9 @@ from hightide_broker.runtime.cluster.controller import ControllerShell
 from hightide_broker.runtime.quorum.driver import QuorumDriver, not_controller
 from hightide_broker.runtime.quorum.peers import NotSent, Peers
 
+OTHERS_WAIT_S = 10.0
+"""How long others' requests wait for a controller to be active: who asked wants to hear why nothing
+happens, before its own patience ends, and may ask again."""
 RETRY_S = 0.02
 RETRY_MAX_S = 0.25
 PASSED_ON_BYTES_MAX = MESSAGE_BYTES_MAX - 1024
@@ -55,9 +58,10 @@ class ControllerChannel:
         """The controller's reply, and the metadata offset it holds at; `sender` is whose request it
         is, if not this node's own. Raises `Refused`."""
         patience_s = self._timeout_s if timeout_s is None else timeout_s
-        pause = RETRY_S
+        leaderless_s = patience_s if sender is None else min(patience_s, OTHERS_WAIT_S)
+        began, pause = trio.current_time(), RETRY_S
         with trio.move_on_after(patience_s):
-            while True:
+            while trio.current_time() - began < leaderless_s:
                 try:
                     return await self._ask_once(request, patience_s, sender)
                 except (NotSent, ApiError) as error:
@@ -76,7 +80,7 @@ class ControllerChannel:
                 pause = min(pause * 2, RETRY_MAX_S)
         raise Refused(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"no controller was active within {patience_s:g} s; the quorum of "
+            f"no controller was active within {leaderless_s:g} s; the quorum of "
             f"{self._quorum.core.membership.voters} needs a majority",
         )
 
