@@ -32,6 +32,9 @@ from hightide_cli.output import TellOnce, say
 if TYPE_CHECKING:
     from hightide import Producer
 
+TRIES = 3
+"""A request has a third of the time: a broker says why it cannot once that is over, and is asked
+again."""
 READ_BYTES = 256 << 10
 """Read of a file or pipe at a time."""
 
@@ -101,7 +104,7 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
         "acks": flags["acks"],
         "compression_type": flags["compression"],
         "delivery_timeout_ms": timeout_ms,
-        "request_timeout_ms": min(timeout_ms, 30_000),
+        "request_timeout_ms": min(timeout_ms / TRIES, 30_000),
         "max_block_ms": timeout_ms,
         "linger_ms": 0 if sys.stdin.isatty() and not files else 5,
         "on_retry": TellOnce(),

@@ -231,6 +231,18 @@ def test_who_is_only_proposed_to_be_removed_is_waited_for() -> None:
     assert some.on_metadata((1, 2, 3), (1, 2), 8, LAG_S + 1) == 20
 
 
+def test_who_is_waited_for_is_told_by_offset() -> None:
+    some = of_three(isr=(1, 2))
+    some.on_append(10, 0.0)
+    assert some.waits_for(10) == [2]
+    fetch(some, 2, 6)
+    assert (some.waits_for(6), some.waits_for(7)) == ([], [2])
+    fetch(some, 3, 10)
+    assert some.proposal is not None
+    assert set(some.proposal.isr) == {1, 2, 3}
+    assert (some.waits_for(10), some.waits_for(11)) == ([2], [2, 3])
+
+
 def test_a_fenced_or_stopping_replica_is_not_waited_for() -> None:
     some = just_removed()
     some.active = {1: 101, 2: 102}

@@ -128,6 +128,12 @@ class Leader:
         proposed = self.proposal.isr if self.proposal else ()
         return tuple(dict.fromkeys((*self.isr, *proposed, *self.suspects)))
 
+    def waits_for(self, offset: int) -> list[int]:
+        """The others who keep the watermark below an offset: in sync as far as is known, and not
+        there yet."""
+        ends = {broker: remote.log_end for broker, remote in self.remotes.items()}
+        return [b for b in self.maximal_isr if b != self.broker and ends.get(b, UNKNOWN) < offset]
+
     def refuse_if_too_few(self) -> None:
         """Raise `Refused` NOT_ENOUGH_REPLICAS when acks=all cannot be kept now."""
         if not self.has_enough:

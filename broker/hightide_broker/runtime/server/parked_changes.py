@@ -24,6 +24,8 @@ class Waiting(NamedTuple):
     number: int
     watermark: Watermark
     threshold: int
+    held_up: Callable[[], str] = str
+    """By what, for who has waited too long; nothing, if it is not said."""
 
     @property
     def has_arrived(self) -> bool:
@@ -42,8 +44,8 @@ class ParkedChange:
         reply: Callable[[Mapping[int, Refused]], Reply],
         agenda: Agenda,
     ) -> None:
-        """`reply` is told, by number, why some have not got there; `too_late` is the sentence for
-        those that may yet, with a place for the seconds."""
+        """`reply` is told, by number, why some have not got there; `too_late` begins the sentence
+        for those that may yet, with a place for the seconds."""
         self._waiting = waiting
         self._timeout_s = min(max(timeout_ms, 0), WAIT_MS_MAX) / 1000
         self._too_late = too_late
@@ -79,13 +81,13 @@ class ParkedChange:
         if self._is_over:
             return
         self.drop()
-        late = Refused(ErrorCode.REQUEST_TIMED_OUT, self._too_late.format(self._timeout_s))
+        missing = (each for each in self._waiting if not each.has_arrived)
         self._asker.answer(
             self._reply(
-                {
-                    each.number: each.watermark.closed or late
-                    for each in self._waiting
-                    if not each.has_arrived
-                }
+                {each.number: each.watermark.closed or self._late(each) for each in missing}
             )
         )
+
+    def _late(self, waiting: Waiting) -> Refused:
+        said = self._too_late.format(self._timeout_s) + waiting.held_up()
+        return Refused(ErrorCode.REQUEST_TIMED_OUT, said)

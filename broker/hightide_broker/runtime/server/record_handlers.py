@@ -180,7 +180,8 @@ class RecordHandlers:
             log_start_offset=replica.log.log_start,
         )
         if acks == m.ACKS_ALL and replica.committed.value < appended.end_offset:
-            return result, Waiting(number, replica.committed, appended.end_offset)
+            held_up = partial(_held_up, replica.require_leader(), appended.end_offset)
+            return result, Waiting(number, replica.committed, appended.end_offset, held_up)
         return result, None
 
     def fetch(self, call: Call[m.FetchRequest]) -> Reply | ParkedFetch | ParkedNews:
@@ -367,6 +368,17 @@ def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -
         except Refused as refusal:
             results.append(_refused(result, part, refusal))
     return results
+
+
+def _held_up(leader: Leader, offset: int) -> str:
+    """Why records below an offset are not committed, as the end of a sentence."""
+    waits_for = leader.waits_for(offset)
+    if not waits_for:
+        return ""
+    return (
+        f". In sync are {list(leader.maximal_isr)}, and {waits_for} have not fetched them: a "
+        "controller has to be active to take who is away out of the ISR"
+    )
 
 
 def _refused(result: _Refusable[R], part: _Part, refusal: Refused) -> R:
