@@ -1,10 +1,11 @@
-"""Who asks the wrong broker hears which one leads (KIP-951).
+"""Who asks the wrong broker hears which one leads (KIP-951), and who waits in vain hears for whom.
 
 Method: the handlers over real replicas on a simulated disk, and metadata by hand; what clients make
 of a hint is in `tests/client`.
 """
 
 import pytest
+import trio
 from askers import Asker
 from brokers import batch
 from leaderkit import EPOCH, ME, THREE, TWO, Here, part, question, settled
@@ -48,6 +49,18 @@ async def test_a_producer_that_waits_hears_who_leads_now(nursery):
     (refused,) = answers
     assert refused.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert refused.current_leader == LED_BY_TWO
+
+
+async def test_a_producer_that_waited_too_long_hears_who_has_not_fetched(nursery, autojump_clock):
+    here, answers = Here(), []
+    await here.create(min_insync_replicas="2")
+    here.run_agenda(nursery)
+    produce(here, acks=m.ACKS_ALL).begin(Asker(lambda reply: answers.append(only(reply))))
+    await trio.sleep(10)
+    (late,) = answers
+    assert late.error == ErrorCode.REQUEST_TIMED_OUT
+    assert "not committed within 9 s; the records may still be" in late.message
+    assert f"{[TWO, THREE]} have not fetched them: a controller has to be active" in late.message
 
 
 @pytest.mark.parametrize("by", [-1, THREE])
