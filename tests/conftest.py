@@ -6,6 +6,7 @@ import signal
 
 import brief_jvm
 import pytest
+import warm_commands
 from hypothesis import HealthCheck, settings
 from run_order import TOGETHER, in_order
 from tries import tries
@@ -21,6 +22,8 @@ settings.load_profile("house")
 
 # A script that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+warm_commands.warm_nodes()
 
 # The JVMs of the Spark tests live for a minute.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", brief_jvm.options())

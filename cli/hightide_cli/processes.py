@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -377,13 +377,18 @@ def start_node(
     command += [word for key in (*keys, *assignments) for word in ("--set", key)]
     command += ["--ready-file", str(process.ready_file.resolve())]
     with process.log_file.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+        return spawn(command, output)
+
+
+def spawn(command: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start what lives on without this process."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
 
 
 def wait_for_all(

@@ -1,16 +1,21 @@
-"""Commands that are forked are what a fresh interpreter makes of the same words.
+"""Commands and nodes that are forked are what a fresh interpreter makes of the same words.
 
-Method: each way to start one, with pipes that are read to their ends.
+Method: each way to start one, with pipes that are read to their ends, and what the system tells.
 """
 
 import os
+import signal
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 import warm_commands
-from commands import cold, environment
+from commands import StartedCluster, cold, environment
 from patience import PATIENCE_S
+from warm_commands import NODE
+
+from hightide_cli import processes
 
 pytestmark = [
     pytest.mark.live,
@@ -73,3 +78,28 @@ def test_another_interpreter_is_not_forked():
     assert warm_commands.can_fork(environment())
     assert not warm_commands.can_fork(environment() | {"PYTHONPATH": "elsewhere"})
     assert not warm_commands.can_fork(environment() | {"LC_ALL": "C"})
+
+
+def test_a_node_that_is_forked_has_a_session_and_words_of_its_own(tmp_path):
+    data = tmp_path / "data"
+    cluster = StartedCluster(data, "--port", "0")
+    try:
+        (node,) = cluster.ps()
+        pid = node["pid"]
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        assert [word.decode() for word in command[: len(NODE)]] == NODE
+        assert f"log.dirs={data / 'broker-1'}".encode() in command
+        assert os.getsid(pid) == pid
+    finally:
+        cluster.end()
+
+
+def test_who_starts_a_node_learns_how_it_ended(tmp_path):
+    words = [*NODE, "--set", f"log.dirs={tmp_path / 'none'}", "--set", "node.id=x"]
+    with (tmp_path / "log").open("wb") as log:
+        refused = processes.spawn(words, log)
+        assert refused.wait(PATIENCE_S) == refused.poll() == refused.returncode == 2
+        killed = processes.spawn([*NODE, "--help"], log)
+        killed.kill()
+        assert killed.wait(PATIENCE_S) in (0, -signal.SIGKILL)
+    assert "node.id" in (tmp_path / "log").read_text()

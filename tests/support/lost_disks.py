@@ -8,18 +8,18 @@ import json
 import random
 import shutil
 import socket
-import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 
 import msgpack
-from commands import COMMAND, PATIENCE_S, environment, hightide
+from commands import COMMAND, PATIENCE_S, hightide
 from secure_run import reaching
 from three_nodes import QUICK_STOP, Nodes, until
 
 from hightide import blocking
 from hightide.net.tcp import LASTING_PORTS, free_ports
 from hightide_broker.secure_local import make_secrets, node_settings
+from hightide_cli import processes
 from hightide_cli.processes import nodes_of, read_plan, start_node
 from hightide_cli.secure_cluster import CERTIFICATES
 
@@ -119,8 +119,7 @@ class Disks(Nodes):
         hightide("storage", "format", "--join", "--cluster-id", plan.cluster_id, *words)
         command = [*COMMAND, "server", "start", *words]
         with (self.data / "logs" / f"controller-{node}.log").open("ab") as output:
-            said = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-            self.started.append(subprocess.Popen(command, env=environment(), **said))
+            self.started.append(processes.spawn(command, output))
         return where
 
     def join(self, node):

@@ -7,7 +7,6 @@ that Spark runs again takes the place of its first run, as an idempotent sink wo
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from hightide_broker.config import make_config, read_assignments
 from hightide_broker.formatting import format_node
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.secure_local import first_users, make_secrets
+from hightide_cli import processes
 from hightide_cli.secure_cluster import CERTIFICATES, keys_of
 
 IDLE_S = 2.0
@@ -125,9 +125,7 @@ class Broker(Served):
         command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
         command += [word for key in keys for word in ("--set", key)]
         with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--ready-file", str(ready)], stdout=log, stderr=log
-            )
+            self.process = processes.spawn([*command, "--ready-file", str(ready)], log)
         log = self.directory / "log"
         until(
             lambda: ready.exists() or self.process.poll() is not None,

@@ -1,12 +1,14 @@
-"""Commands as processes of their own, without a new interpreter for each: a process that has
-imported the command line forks for every command, with its words, environment, directory and pipes.
+"""Commands, and the nodes that they start, as processes of their own, without a new interpreter for
+each: a process that has imported everything forks for every one, with its words, environment,
+directory and pipes.
 
-No test lives here. Most of what a short command costs is its imports, and the live tests run a
-thousand of them. `HIGHTIDE_COMMANDS=cold` starts an interpreter for each, as a shell does, and so
-does `deploy/evidence.sh`.
+No test lives here. Most of what a short command costs is its imports, and most of what the start
+of a node does; the live tests start thousands. `HIGHTIDE_COMMANDS=cold` starts an interpreter for
+each, as a shell does, and so does `deploy/evidence.sh`.
 """
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -26,34 +28,46 @@ PACKAGES = ("hightide", "hightide_broker", "hightide_cli")
 ELSEWHERE = {"bench", "demo", "lab", "pipeline", "simulation", "spark", "testing"}
 ELSEWHERE |= {"__main__", "pytest_plugin"}
 """What few commands use; these import it themselves, as every command does with what it needs."""
+NODE = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
+TITLE_BYTES_MAX = 16 << 10
+"""Room for the words of a node, by which it is found among all processes."""
+
+
+def _making_an_interpreter(variables):
+    settings = ("PYTHON", "LC_", "LANG")
+    return {name: value for name, value in variables.items() if name.startswith(settings)}
+
+
+HERE = _making_an_interpreter(os.environ)
 
 
 # -- who asks --------------------------------------------------------------------------------------
 
 
 class Forker:
-    """The process that forks, once it is needed."""
+    """The process that forks, once it is needed; `door`: it is there, and this leads to it."""
 
-    def __init__(self):
+    def __init__(self, door=None):
         self._lock = threading.Lock()
-        self._door = None
+        self._door = door
 
     def _begun(self):
         with self._lock:
             if self._door is None:
                 mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                process = subprocess.Popen([sys.executable, __file__], stdin=its)
+                command = [sys.executable, __file__, " " * TITLE_BYTES_MAX]
+                process = subprocess.Popen(command, stdin=its)
                 its.close()
                 self._door = mine
                 atexit.register(lambda: (mine.close(), process.wait()))
             return self._door
 
-    def start(self, words, environment, directory, pipes):
+    def start(self, words, environment, directory, pipes, title=()):
         """Start a command with stdin, stdout and stderr; where its process id will be told, and
-        then how it ended."""
+        then how it ended. With a title it has a session of its own, and is called so."""
         told, teller = socket.socketpair()
         with teller:
-            asked = json.dumps([[*words], environment, str(directory)]).encode()
+            asked = json.dumps([[*words], environment, str(directory), [*title]]).encode()
             socket.send_fds(self._begun(), [asked], [*pipes, teller.fileno()])
         return told
 
@@ -63,12 +77,7 @@ FORKER = Forker()
 
 def can_fork(environment):
     """Whether the environment is one that would not have made another interpreter."""
-    settings = ("PYTHON", "LC_", "LANG")
-
-    def of(variables):
-        return {name: value for name, value in variables.items() if name.startswith(settings)}
-
-    return not COLD and of(environment) == of(os.environ)
+    return not COLD and _making_an_interpreter(environment) == HERE
 
 
 def run(words, stdin, environment, directory, timeout_s):
@@ -110,11 +119,72 @@ def _read(pipe, found):
         found[pipe] = file.read()
 
 
+class Spawned:
+    """A process that was forked and lives on, as `subprocess.Popen` has it."""
+
+    def __init__(self, told):
+        self._told = told.detach()
+        self.pid = int(self._line())
+        self.returncode = None
+
+    def _line(self):
+        said = b""
+        while (byte := os.read(self._told, 1)) not in (b"", b"\n"):
+            said += byte
+        return said or b"-9"  # who forked it is gone
+
+    def poll(self):
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None:
+            if not select.select([self._told], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            self.returncode = int(self._line())
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def __del__(self):
+        with suppress(AttributeError, OSError):
+            os.close(self._told)
+
+
+def warm_nodes():
+    """From now on the nodes that this process starts are forked."""
+    from hightide_cli import processes
+
+    cold = processes.spawn
+
+    def spawn(command, output):
+        if command[: len(NODE)] != NODE or not can_fork(os.environ):
+            return cold(command, output)
+        with open(os.devnull, "rb") as nothing:
+            pipes = nothing.fileno(), output.fileno(), output.fileno()
+            words = command[NODE.index("server") :]
+            return Spawned(FORKER.start(words, dict(os.environ), os.getcwd(), pipes, command))
+
+    if not COLD:
+        processes.spawn = spawn
+
+
 # -- who forks -------------------------------------------------------------------------------------
 
 
-def serve(door):
-    """Fork for each command. Returns in its process; this one ends with who asked for it."""
+def serve(door, inner):
+    """Fork for each command, of who has this process, by its `door`, and of those that were forked.
+    Returns in a command's process; this one ends with who asked for it."""
     woken, wakes = os.pipe()
     for pipe in (woken, wakes):
         os.set_blocking(pipe, False)
@@ -122,13 +192,14 @@ def serve(door):
     signal.signal(signal.SIGCHLD, lambda *_: None)
     tellers = {}
     while True:
-        ready, _, _ = select.select([door, woken], [], [])
+        ready, _, _ = select.select([door, inner, woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
             tell_ended(tellers)
-        if door not in ready:
+        asking = next((each for each in (door, inner) if each in ready), None)
+        if asking is None:
             continue
-        asked, pipes, *_ = socket.recv_fds(door, 1 << 20, 4)
+        asked, pipes, *_ = socket.recv_fds(asking, 1 << 20, 4)
         if not asked:
             os._exit(0)
         if (pid := os.fork()) == 0:
@@ -155,7 +226,10 @@ def tell_ended(tellers):
                 teller.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
-def become(words, environment, directory, pipes):
+def become(words, environment, directory, title, pipes):
+    if title:
+        os.setsid()
+        call_it(title)
     for number, pipe in enumerate(pipes[:3]):
         os.dup2(pipe, number)
     for pipe in pipes:
@@ -164,6 +238,14 @@ def become(words, environment, directory, pipes):
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = words
+
+
+def call_it(title):
+    """Have this process be found by its words: they take the place of those it was started with."""
+    with open("/proc/self/stat", encoding="utf-8") as file:
+        begins, ends = map(int, file.read().rpartition(")")[2].split()[45:47])
+    said = b"".join(word.encode() + b"\0" for word in title)
+    ctypes.memmove(begins, said[: ends - begins - 1].ljust(ends - begins, b"\0"), ends - begins)
 
 
 def run_main():
@@ -200,9 +282,13 @@ def import_all(packages=PACKAGES):
 if __name__ == "__main__":
     del sys.path[0]  # which is this directory
     its_door = socket.socket(fileno=os.dup(0))
+    for_children, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     import_all()
+    FORKER = Forker(for_children)
+    warm_nodes()
     gc.freeze()
-    serve(its_door)
+    serve(its_door, inner)
     its_door.close()
+    inner.close()
     sys.argv[0] = "hightide"
     end(run_main())
