@@ -3,7 +3,7 @@
 # Names of runs as arguments choose some; SCALE=5 takes 5 % of each but those of mutation. Logs go to .evidence/.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export HIGHTIDE_VENV=${HIGHTIDE_VENV:-.venv}
+export HIGHTIDE_VENV=${HIGHTIDE_VENV:-.venv} HIGHTIDE_COMMANDS=cold
 bin=$HIGHTIDE_VENV/bin
 pytest=("$bin/python" -m pytest -q -s -n 0)
 scale=${SCALE:-100}
@@ -47,7 +47,7 @@ rounds=$(of 300); run spark "$rounds queries that are killed" \
 rounds=$(of 50); run spark-kills "$rounds brokers and drivers killed" \
     env HIGHTIDE_KILLS="$rounds" "${pytest[@]}" tests/spark/test_spark_kills.py
 run secure "every live test on secure clusters" \
-    env HIGHTIDE_SECURE=1 HIGHTIDE_COMMANDS=cold HIGHTIDE_TRIES=all "${pytest[@]}" -m "live or spark" tests
+    env HIGHTIDE_SECURE=1 HIGHTIDE_TRIES=all "${pytest[@]}" -m "live or spark" tests
 run spark-clusters "every kind of Spark cluster" \
     env HIGHTIDE_MASTERS=all "${pytest[@]}" tests/spark/test_spark_cluster.py
 
