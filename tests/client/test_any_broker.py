@@ -84,6 +84,16 @@ async def test_who_is_frozen_is_passed_over_soon_and_asked_last_from_then_on(aut
     assert (frozen.count(m.ApiVersionsRequest), helps.count(p.InitProducerIdRequest)) == (1, 3)
 
 
+def test_several_who_could_not_help_come_last_in_the_order_of_their_failure():
+    asked = AnyBroker([*BOOTSTRAP, ("c", 3)])
+    asked.was_unhelpful(("a", 1))
+    asked.was_unhelpful(("c", 3))
+    assert [*asked.in_turn(BROKERS, closed)] == [("b", 2), ("first", 1), ("a", 1), ("c", 3)]
+    asked.was_unhelpful(("a", 1))
+    assert [*asked.in_turn(BROKERS, ("a", 1).__eq__)][-2:] == [("c", 3), ("a", 1)]
+    assert asked.is_last
+
+
 async def test_the_only_one_there_is_has_all_the_time_it_wants(autojump_clock):
     slow = FakeBroker({"t": 1})
     slow.always(m.ApiVersionsRequest, IGNORE)

@@ -26,7 +26,8 @@ class AnyBroker:
         self.is_last = True
         """Whether nobody is left to ask after it."""
         self._bootstrap = bootstrap
-        self._unhelpful: Address | None = None
+        self._unhelpful: list[Address] = []
+        """Who did not answer in time, or with something old; whoever did so last comes last."""
 
     def in_turn(
         self, brokers: Iterable[m.BrokerInfo], is_open: Callable[[Address], bool]
@@ -34,11 +35,14 @@ class AnyBroker:
         """Brokers that are known, then the bootstrap addresses; who is taken is being asked.
 
         Open connections first: a dead broker costs a connect timeout. But one that answers and
-        cannot help, because it is cut off from the controller, comes last.
+        cannot help, because it is cut off from the controller, comes last, and so does one that is
+        frozen.
         """
         known = [(broker.host, broker.port) for broker in brokers]
         addresses = dict.fromkeys([*known, *self._bootstrap])
-        turn = sorted(addresses, key=lambda a: (a == self._unhelpful, not is_open(a)))
+        self._unhelpful = [address for address in self._unhelpful if address in addresses]
+        late = {address: place for place, address in enumerate(self._unhelpful)}
+        turn = sorted(addresses, key=lambda a: (late.get(a, -1), not is_open(a)))
         for address in turn:
             self.asking, self.is_last = address, address == turn[-1]
             yield address
@@ -52,7 +56,8 @@ class AnyBroker:
     def was_unhelpful(self, address: Address | None = None) -> None:
         """Who is at that address, or who was asked last, did not answer in time, or with something
         old."""
-        self._unhelpful = address or self.asking
+        if (found := address or self.asking) is not None:
+            self._unhelpful = [*(a for a in self._unhelpful if a != found), found]
 
     def leads_on(self, refusal: ApiError) -> bool:
         """Whether the next one is asked after this refusal. If not, and it may be different later,
