@@ -13,7 +13,7 @@ from patience import PATIENCE_S
 from hightide.net import tcp
 from hightide.net.connection import LARGE_BYTES, FrameReader
 from hightide.net.outbox import send_all
-from hightide.net.tcp import TURN_BYTES, WAKE_BYTES_MAX, TcpNetwork, listen
+from hightide.net.tcp import WAKE_BYTES_MAX, TcpNetwork, TcpStream, listen
 from hightide.protocol.errors import RemoteProtocolError
 
 pytestmark = pytest.mark.skipif(not tcp.MAY_SLEEP_LONGER, reason="SO_RCVLOWAT is used on Linux")
@@ -110,10 +110,10 @@ async def test_a_reader_of_what_is_there_lets_others_have_a_turn(ends, nursery):
             await trio.lowlevel.checkpoint()
             turns += 1
 
-    length = 8 * TURN_BYTES
+    length = 8 * TcpStream.turn_bytes
     nursery.start_soon(turn)
-    nursery.start_soon(say, sends, struct.pack(">I", length) + bytes(length), TURN_BYTES)
+    nursery.start_soon(say, sends, struct.pack(">I", length) + bytes(length), TcpStream.turn_bytes)
     with trio.fail_after(PATIENCE_S):
         await FrameReader(hears).next_frame()
-    assert turns >= length // TURN_BYTES // 2
+    assert turns >= length // TcpStream.turn_bytes // 2
     nursery.cancel_scope.cancel()

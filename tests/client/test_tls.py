@@ -17,6 +17,7 @@ from tls_records import key_updates, secret_of
 from trio.testing import wait_all_tasks_blocked
 
 from hightide import AuthenticationFailed
+from hightide.net.connection import FrameReader
 from hightide.net.outbox import Outbox
 from hightide.net.tcp import TcpNetwork, listen
 from hightide.net.tls import (
@@ -85,6 +86,14 @@ async def received(stream, size):
     return bytes(data[:filled])
 
 
+async def sent(raw, data):
+    """Send all of it on a socket, as it is."""
+    left = memoryview(data)
+    while left:
+        await trio.lowlevel.wait_writable(raw)
+        left = left[raw.send(left) :]
+
+
 async def test_what_is_sent_arrives_whole_in_both_directions_whatever_the_sizes(authority):
     async with connected(TlsNetwork(Tls(authority.believed)), authority.issue()) as ends:
         rng = random.Random(1)
@@ -114,6 +123,27 @@ async def test_what_came_with_other_bytes_is_not_waited_for(authority):
             assert await received(ends.server, 3) == b"two"
 
 
+@pytest.mark.parametrize("rest", [1, 100, 5_000, 16_000, 17_500, 60_000, 90_000])
+async def test_the_rest_of_a_large_frame_is_heard_wherever_it_is_cut(authority, rest):
+    """TLS keeps what it has of a record, so that less may be to come than is wanted."""
+    body = random.Random(rest).randbytes(300_000)
+    async with connected(TlsNetwork(Tls(authority.believed)), authority.issue()) as ends:
+        ends.client._encrypt(len(body).to_bytes(4, "big") + body)
+        data = ends.client._outgoing.read()
+        frames = []
+
+        async def hear():
+            frames.append(await FrameReader(ends.server).next_frame())
+
+        with trio.fail_after(PATIENCE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(hear)
+                for part in (data[:-rest], data[-rest:]):
+                    await sent(ends.client._socket, part)
+                    await wait_all_tasks_blocked()
+        assert frames == [body]
+
+
 @pytest.mark.parametrize("count", [500, 5_000])
 async def test_changes_of_keys_are_answered_but_not_taken_without_end(authority, tmp_path, count):
     """OpenSSL on a socket goes on for as long as there is another one."""
@@ -123,12 +153,9 @@ async def test_changes_of_keys_are_answered_but_not_taken_without_end(authority,
         flood = b"".join(key_updates(secret_of(log), count))
 
         async def send():
-            raw, left = ends.client._socket, memoryview(flood)
             with suppress(OSError):
-                while left:
-                    await trio.lowlevel.wait_writable(raw)
-                    left = left[raw.send(left) :]
-                raw.shutdown(socket.SHUT_WR)
+                await sent(ends.client._socket, flood)
+                ends.client._socket.shutdown(socket.SHUT_WR)
 
         with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:

@@ -7,21 +7,23 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TypeVar
 
 import trio
 
 from hightide.protocol.records import Buffer
 from hightide.protocol.words import counted
 
+R = TypeVar("R")
+
 _IOV_MAX = 512
 """Buffers handed to one sendmsg call; the kernel's own limit is 1024."""
 _SENDFILE_BYTES = 1 << 20
 WAKE_BYTES_MAX = 512 << 10
 """Who wants much is woken for so much of it, not for each packet."""
-TURN_BYTES = 1 << 20
-"""What may be read of one connection while others wait."""
 MAY_SLEEP_LONGER = sys.platform == "linux"
 """Whether SO_RCVLOWAT takes care that buffers hold as much as is waited for."""
 LASTING_PORTS = range(15_000, 32_000)
@@ -31,9 +33,15 @@ LASTING_PORTS = range(15_000, 32_000)
 class SocketStream:
     """What every stream over a socket has in common; it does not block."""
 
+    turn_bytes = 1 << 20
+    """What may be read of one connection while others wait."""
+
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self._socket = sock
         self._peer = peer
+        self._without_turn = 0
+        """Bytes that were read since the event loop had a turn."""
+        self._woken_at = 1
         self.has_spoken = False
         """Whether anything has come from the other end."""
 
@@ -48,6 +56,29 @@ class SocketStream:
     async def wait_writable(self) -> None:
         self._check_open()
         await trio.lowlevel.wait_writable(self._socket)
+
+    async def _read(self, read: Callable[[], R], wanted: int) -> R:
+        """What `read` brings, once it does; `wanted` as `receive_into` has it."""
+        # Tried first only where more is to come: of anything else, mostly nothing has come yet.
+        must_wait = wanted == 1 or self._without_turn >= self.turn_bytes
+        while True:
+            self._check_open()
+            if must_wait:
+                self._wake_at(min(wanted, WAKE_BYTES_MAX))
+                await trio.lowlevel.wait_readable(self._socket)
+                self._without_turn = 0
+            with suppress(BlockingIOError):
+                found = read()
+                self.has_spoken = True
+                return found
+            must_wait = True
+
+    def _wake_at(self, count: int) -> None:
+        """The socket is readable once so many bytes are there, or as many as it can hold; or at its
+        end."""
+        if count != self._woken_at and MAY_SLEEP_LONGER:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+            self._woken_at = count
 
     def _check_open(self) -> None:
         if self._socket.fileno() < 0:
@@ -84,32 +115,11 @@ class TcpStream(SocketStream):
         except OSError:
             peer = "gone"
         super().__init__(plain, peer)
-        self._without_turn = 0
-        """Bytes that were read since the event loop had a turn."""
-        self._woken_at = 1
 
     async def receive_into(self, view: memoryview, wanted: int = 1) -> int:
-        # Tried first only where more is to come: of anything else, mostly nothing has come yet.
-        must_wait = wanted == 1 or self._without_turn >= TURN_BYTES
-        while True:
-            self._check_open()
-            if must_wait:
-                self._wake_at(min(wanted, WAKE_BYTES_MAX))
-                await trio.lowlevel.wait_readable(self._socket)
-                self._without_turn = 0
-            with suppress(BlockingIOError):
-                count = self._socket.recv_into(view)
-                self._without_turn += count
-                self.has_spoken = True
-                return count
-            must_wait = True
-
-    def _wake_at(self, count: int) -> None:
-        """The socket is readable once so many bytes are there, or as many as it can hold; or at its
-        end."""
-        if count != self._woken_at and MAY_SLEEP_LONGER:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
-            self._woken_at = count
+        count = await self._read(partial(self._socket.recv_into, view), wanted)
+        self._without_turn += count
+        return count
 
     def send_now(self, buffers: Sequence[Buffer]) -> int:
         self._check_open()

@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import trio
 
@@ -34,12 +35,14 @@ from hightide.protocol.words import counted
 LAST_WORDS_S = 1.0
 """How long who was turned away has to hear why."""
 TURN_BYTES = 16 << 10
-"""What is taken in at a time: about a record."""
+"""What is taken in at a time: about a record. Of large frames it is `CHUNK_BYTES`."""
 FRUITLESS_BYTES_MAX = 64 << 10
 """How much may come, or wait to be sent for TLS itself, between two pieces of data. A record has
 16 KiB at most; a change of keys has 27 bytes and costs more than all of them."""
 CHUNK_BYTES = 64 << 10
 """What is encrypted at a time: small buffers are joined up to this, large ones cut."""
+HELD_BYTES_MAX = 17 << 10
+"""What TLS may keep of a record that is not whole: so much of what is wanted may have come."""
 _SEND_BYTES = 1 << 20
 """What of a file leaves in one call."""
 Turn = Callable[[], Awaitable[None]]
@@ -51,6 +54,7 @@ class TlsStream(SocketStream):
     """A socket under TLS; implements `ports.Stream`. Made by `secured`."""
 
     can_send_file = True
+    turn_bytes = 256 << 10
 
     def __init__(
         self,
@@ -116,7 +120,7 @@ class TlsStream(SocketStream):
                 if self._outgoing.pending:
                     self._flush()  # the other end changed its keys, and asks for others of this one
                 self._check_fruit()
-                await self._take_in()
+                await self._take_in(wanted)
             except ssl.SSLEOFError:
                 return 0  # frames have lengths: an end inside of one is seen there
             except ssl.SSLError as error:
@@ -176,18 +180,18 @@ class TlsStream(SocketStream):
         while not self._flush():
             await self.wait_writable()
 
-    async def _take_in(self) -> None:
+    async def _take_in(self, wanted: int = 1) -> None:
         """Wait for bytes of the other end, and give TLS as many as it works on in one turn."""
-        self._check_open()
-        await trio.lowlevel.wait_readable(self._socket)
-        with suppress(BlockingIOError):
-            data = self._socket.recv(TURN_BYTES)
-            self._fruitless += len(data)
-            self._plain.has_spoken = True
-            if data:
-                self._incoming.write(data)
-            else:
-                self._incoming.write_eof()
+        size = min(max(wanted, TURN_BYTES), CHUNK_BYTES)
+        to_come = max(wanted - HELD_BYTES_MAX, 1)
+        data = await self._read(partial(self._socket.recv, size), min(to_come, size))
+        self._without_turn += len(data)
+        self._fruitless += len(data)
+        self._plain.has_spoken = True
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
 
     def _check_fruit(self) -> None:
         if max(self._fruitless, self._outgoing.pending) > FRUITLESS_BYTES_MAX:
