@@ -460,9 +460,9 @@ def test_names_that_begin_with_a_star_are_not_everything() -> None:
 class Counting(Authorizer):
     decided = 0
 
-    def verdict(self, *asked: Any) -> Verdict:
+    def _decided(self, *asked: Any) -> bool:
         self.decided += 1
-        return super().verdict(*asked)
+        return super()._decided(*asked)
 
 
 def test_what_was_asked_before_is_not_decided_again() -> None:

@@ -22,6 +22,7 @@ from hightide_broker.core.cluster.acls import (
 )
 from hightide_broker.core.cluster.names import NAME_CHARACTERS_MAX
 
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
 REMEMBERED_MAX = 20_000
 """Decisions that are kept, all of them until a rule changes."""
 
@@ -77,7 +78,7 @@ class Authorizer:
         asked = (principal, host, operation, resource, name)
         known = self._known.get(asked)
         if known is None:
-            known = self.verdict(*asked).allowed
+            known = self._decided(*asked)
             if len(name) > NAME_CHARACTERS_MAX:
                 return known  # nothing is called so; it is not kept for who asks
             if len(self._known) >= REMEMBERED_MAX:
@@ -91,20 +92,43 @@ class Authorizer:
         """The decision, with the rule that makes it."""
         if principal in self._super_users:
             return Verdict(True, f"{principal} is one of super.users")
-        allowing = None
-        for acl in self._about(principal, operation, resource, name):
-            if acl.host not in (host, EVERYWHERE):
-                continue
-            if acl.permission is Permission.DENY:
-                return Verdict(False, "a rule denies it", acl)
-            allowing = allowing or acl
-        if allowing is not None:
-            return Verdict(True, "a rule allows it, and none denies it", allowing)
-        if self._everyone_if_none and not self._named[resource].about(name):
+        rule = self._decisive(principal, host, operation, resource, name)
+        if rule is not None and rule.permission is ALLOW:
+            return Verdict(True, "a rule allows it, and none denies it", rule)
+        if rule is not None:
+            return Verdict(False, "a rule denies it", rule)
+        if self._is_open(resource, name):
             return Verdict(
                 True, "no rule names the resource, and allow.everyone.if.no.acl.found is true"
             )
         return Verdict(False, "no rule allows it")
+
+    def _decided(
+        self, principal: str, host: str, operation: Operation, resource: Resource, name: str
+    ) -> bool:
+        """As `verdict`, without its words."""
+        if principal in self._super_users:
+            return True
+        rule = self._decisive(principal, host, operation, resource, name)
+        if rule is None:
+            return self._is_open(resource, name)
+        return rule.permission is ALLOW
+
+    def _decisive(
+        self, principal: str, host: str, operation: Operation, resource: Resource, name: str
+    ) -> Acl | None:
+        """The first rule that denies it, or else that allows it."""
+        allowing = None
+        for acl in self._about(principal, operation, resource, name):
+            if acl.host == EVERYWHERE or acl.host == host:
+                if acl.permission is DENY:
+                    return acl
+                allowing = allowing or acl
+        return allowing
+
+    def _is_open(self, resource: Resource, name: str) -> bool:
+        """Whether everybody may do everything to what no rule names."""
+        return self._everyone_if_none and not self._named[resource].about(name)
 
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource: Resource
@@ -127,19 +151,18 @@ class Authorizer:
         if self._everyone_if_none and EVERYTHING not in self._named[resource].names:
             return True  # something is called as nothing that any rule names
         about = [a for a in self._all[resource] if a.is_about(principal, host, operation)]
-        denials = {(a.pattern, a.name) for a in about if a.permission is Permission.DENY}
-        allowing = (a for a in about if a.permission is Permission.ALLOW)
+        denials = {(a.pattern, a.name) for a in about if a.permission is DENY}
+        allowing = (a for a in about if a.permission is ALLOW)
         return any(not _is_covered(acl, denials) for acl in allowing)
 
     def _about(
         self, principal: str, operation: Operation, resource: Resource, name: str
     ) -> list[Acl]:
         """The rules about a resource that say something of the operation, to somebody or all."""
-        found: list[Acl] = []
-        for who in (principal, EVERYBODY):
-            if rules := self._rules(who, operation, resource):
-                found += rules.about(name)
-        return found
+        its_own = self._rules(principal, operation, resource)
+        for_all = self._rules(EVERYBODY, operation, resource)
+        found = its_own.about(name) if its_own else []
+        return found + for_all.about(name) if for_all else found
 
     def _rules(self, who: str, operation: Operation, resource: Resource) -> _Rules | None:
         asked = operation, resource, who
