@@ -72,6 +72,7 @@ ALLOWED = {
     "client/hightide/java.py": {"subprocess": "asks a Java that was found for its version"},
     "client/hightide/spark/endings.py": {"subprocess": "notes what pyspark starts"},
     "broker/hightide_broker/runtime/metrics/http.py": {"http": "what statuses are called"},
+    "cli/hightide_cli/bench/console.py": {"http": "asks the console that it started itself"},
     "cli/hightide_cli/metrics.py": {"http": "asks a node of this machine, by what that wrote down"},
     "cli/hightide_cli/console_process.py": {"subprocess": "starts a console, by this very Python"},
     "cli/hightide_cli/processes.py": {"subprocess": "starts nodes, by this very Python"},
