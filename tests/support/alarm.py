@@ -29,6 +29,20 @@ SCRAPE_S = 2.0
 """A node that says nothing for so long does not answer."""
 
 
+_NAME = re.compile(r"(?:# (?:HELP|TYPE|UNIT) )?([a-zA-Z_:]\w*)")
+_PART = re.compile(r"_(?:bucket|sum|count)$")
+NAMED = {
+    _PART.sub("", name) for rule in RULES.values() for name in re.findall(r"\w+_\w+", rule["expr"])
+}
+"""The families that rules are about, and words that are none."""
+
+
+def of_rules(page):
+    """The lines of a page that rules are about: to read the others takes most of a look."""
+    lines = ((line, _NAME.match(line)) for line in page.splitlines(keepends=True))
+    return "".join(line for line, name in lines if name and _PART.sub("", name[1]) in NAMED)
+
+
 def for_s(rule):
     """How long its expression must be true."""
     return float(re.fullmatch(r"(\d+)m", rule["for"])[1]) * MINUTE_S
@@ -52,7 +66,9 @@ class Watch:
         samples = {}
         for number, cluster in enumerate(self._clusters):
             for node, address in cluster.scraped().items():
-                samples |= read_page(page_of(address), f"node-{node}-of-{number}")
+                page = page_of(address)
+                read = None if page is None else of_rules(page)
+                samples |= read_page(read, f"node-{node}-of-{number}")
         self._scrapes.append((self.now, samples))
         evaluator = Evaluator(self._scrapes)
         true = [name for name, rule in RULES.items() if evaluator.value(rule["expr"])]
