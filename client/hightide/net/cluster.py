@@ -177,7 +177,8 @@ class Cluster:
             connection = await self._pool.connection(*address)
             await connection.call(m.ApiVersionsRequest())
             return
-        if (silent := self._pool.open_now(address)) is not None:
+        silent = self._pool.open_now(address)
+        if silent is not None and not silent.is_in_use:
             await silent.aclose()  # open connections are tried first
         host, port = address
         raise RequestTimedOut(f"no word within {HESITATION_S:g} s", broker=f"{host}:{port}")

@@ -265,6 +265,11 @@ class Connection:
         """Whether a call can still succeed."""
         return self._broken is None
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether something is on its way, or somebody waits for an answer."""
+        return bool(self._waiting) or not self._outbox.is_empty
+
     async def begin(
         self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
     ) -> Answer:
