@@ -309,7 +309,7 @@ class ServedConnection:
         else:
             self._terms.counts.enters(call, REMOTE)
             self._parked[outcome] = api.name
-            outcome.begin(_Asker(self, ticket, outcome, call))
+            outcome.begin(_Asker(self, ticket, outcome, call.begun()))
 
     def _work_begins(self, ticket: Ticket) -> None:
         self._at_work += 1
