@@ -24,8 +24,10 @@ from logkit import (
     follow,
     lead,
     make_batch,
+    newest_record,
     path_of,
     put,
+    record_since,
     reopen,
     stop,
     sync,
@@ -133,9 +135,9 @@ class LogWorld:
     def find(self, timestamp: str) -> str:
         """The first record at or after a timestamp, or `max`: the one with the largest."""
         found = (
-            self.log.offset_of_max_timestamp()
+            newest_record(self.log)
             if timestamp == "max"
-            else self.log.offset_for_timestamp(int(timestamp))
+            else record_since(self.log, int(timestamp))
         )
         if found is None:
             return "nothing"
@@ -378,7 +380,7 @@ def test_a_batch_of_megabytes_is_read_scanned_and_found():
     lead(log, make_batch(timestamps=[8]))
     assert [stored.next_offset for stored in contents(log)] == [1, 3, 4]
     assert log.read(1, max_bytes=1000).size > 2_600_000
-    assert log.offset_for_timestamp(7).offset == 2
+    assert record_since(log, 7).offset == 2
     sync(disk, log)
     again = reopen(disk, config=config)
     assert contents(again) == contents(log)

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hightide.protocol.columns import offsets_of, open_batch, timestamps_of
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import (
     HEADER_BYTES,
@@ -32,6 +31,7 @@ from hightide.protocol.records import (
 )
 from hightide_broker.ports import Disk, DiskFile
 from hightide_broker.storage.segment_indexes import NO_TIMESTAMP, SegmentIndexes
+from hightide_broker.storage.times import Dated
 
 CLEANED = ".cleaned"
 """Behind the names of a segment that is being rewritten."""
@@ -71,14 +71,6 @@ class FileSlice(NamedTuple):
         if len(data) != self.size:
             raise OSError(f"{self.file.path} shrank while it was being read")
         return data
-
-
-class TimestampOffset(NamedTuple):
-    """A record found by its timestamp."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
 
 
 class SegmentDamage(Exception):
@@ -357,38 +349,34 @@ class Segment:
             yield header, position
             position += header.size
 
-    def find_timestamp(self, timestamp: int, *, start_offset: int) -> TimestampOffset | None:
-        """The first record with a timestamp ≥ `timestamp` at or above `start_offset`."""
+    def batch_since(self, timestamp: int, *, start_offset: int) -> Dated | None:
+        """The first batch that has a timestamp ≥ `timestamp`, of those that end at or above
+        `start_offset`."""
         # Up to the entry's offset nothing is newer than the entry: look behind older entries only.
         entry = self.indexes.times.floor(timestamp - 1)
-        found = self.locate(self.base_offset + (entry[1] if entry else 0))
-        if found is None:
-            return None
-        for header, _, batch in self.batches(found[1]):
-            if header.max_timestamp < timestamp or header.last_offset < start_offset:
-                continue
-            columns = open_batch(batch, header)
-            for offset, value in zip(
-                offsets_of(columns, header), timestamps_of(columns, header), strict=True
-            ):
-                if value >= timestamp and offset >= start_offset:
-                    return TimestampOffset(value, offset, header.leader_epoch)
+        found = self.locate(max(self.base_offset + (entry[1] if entry else 0), start_offset))
+        for header, _, batch in self.batches(found[1]) if found else ():
+            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                return Dated(header, batch)
         return None
 
-    def max_timestamp_from(self, offset: int) -> int:
-        """The largest timestamp of a record at or above `offset`; -1 if there is none."""
+    def newest_from(self, offset: int) -> tuple[int, Dated | None]:
+        """The largest timestamp of the batches that begin at or above `offset`, -1 if none does;
+        and the batch that holds it, if that begins below."""
         if offset <= self.base_offset:
-            return self.indexes.max_timestamp
-        found = self.locate(offset)
-        largest = NO_TIMESTAMP
-        for header, _, batch in self.batches(found[1]) if found else ():
-            if header.base_offset >= offset or header.max_timestamp <= largest:
-                largest = max(largest, header.max_timestamp)
-                continue
-            columns = open_batch(batch, header)
-            pairs = zip(offsets_of(columns, header), timestamps_of(columns, header), strict=True)
-            largest = max([largest, *(time for at, time in pairs if at >= offset)])
-        return largest
+            return self.indexes.max_timestamp, None
+        if (found := self.locate(offset)) is None:
+            return NO_TIMESTAMP, None
+        header, position = found
+        largest, cut = NO_TIMESTAMP, None
+        if header.base_offset < offset:
+            _, _, batch = next(self.batches(position))
+            position, cut = position + header.size, Dated(header, batch)
+        if self.indexes.max_timestamp_offset > header.last_offset:
+            return self.indexes.max_timestamp, cut
+        for each, _ in self.headers(position):
+            largest = max(largest, each.max_timestamp)
+        return largest, cut
 
     # -- cutting ---------------------------------------------------------------------------------
 
