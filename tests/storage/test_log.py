@@ -37,6 +37,7 @@ from hightide.protocol.records import iter_batches, parse_header
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage import segment
 from hightide_broker.storage.log import Log, OffsetOutOfRange, UnexpectedAppendOffset
 from hightide_broker.storage.recovery import LogDamaged
 from hightide_broker.storage.segment import LogConfig, SegmentDamage
@@ -444,3 +445,15 @@ def test_a_log_leads_the_same_life_on_the_real_disk_and_on_the_simulated_one(tmp
         log.close()
     assert lives[0] == lives[1]
     assert max(len(batches) for batches, _, _ in lives[0][0]) > 10
+
+
+def test_one_read_brings_so_many_batches_and_the_next_one_goes_on(monkeypatch):
+    monkeypatch.setattr(segment, "READ_BATCHES_MAX", 2)
+    log = create(SimDisk())
+    fill(log, 5)
+    brought = []
+    offset = 0
+    while (part := log.read(offset, max_bytes=1 << 20)) is not None:
+        brought.append(part.batch_count)
+        offset = part.next_offset
+    assert (brought, offset) == ([2, 2, 1], 5)

@@ -37,6 +37,8 @@ CLEANED = ".cleaned"
 """Behind the names of a segment that is being rewritten."""
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SCAN_BYTES = 1 << 20
+READ_BATCHES_MAX = 4096
+"""Batches that one read brings: each is checked, and nothing else is done meanwhile."""
 _HINTS_MAX = 32
 _scratch = bytearray(SCAN_BYTES)
 """Where `read` checks bytes; it never awaits, and worker threads do not use it."""
@@ -64,6 +66,7 @@ class FileSlice(NamedTuple):
     """Whether any of them is one of Kafka's rows."""
     has_columns: bool = True
     """Whether any of them may be one of columns."""
+    batch_count: int = 1
 
     def read(self) -> bytes:
         """The bytes of the slice. Raises `DiskError`, and `OSError` if the file became shorter."""
@@ -237,8 +240,9 @@ class Segment:
     ) -> FileSlice | None:
         """Whole checked batches from the one that holds `offset`, below `limit_offset`.
 
-        At most `max_bytes`, but the first batch comes whole if `at_least_one` (KIP-74). None if no
-        batch fits. Raises `SegmentDamage`; the batches before the damage are served first.
+        At most `max_bytes`, but the first batch comes whole if `at_least_one` (KIP-74), and at most
+        `READ_BATCHES_MAX`. None if no batch fits. Raises `SegmentDamage`; the batches before the
+        damage are served first.
         """
         found = self.locate(offset)
         if found is None:
@@ -248,15 +252,16 @@ class Segment:
         size = min(size, self.size - position)
         if first.size > size:
             return None
-        end, next_offset = 0, min(offset, first.base_offset)
+        end, next_offset, count = 0, min(offset, first.base_offset), 0
         has_rows = has_columns = False
         try:
             for header in self._checked(position, size, first.size, next_offset):
                 if header.next_offset > self.end_offset:
                     why = f"it ends at {header.next_offset}, its segment at {self.end_offset}"
                     raise CorruptBatch(f"batch at offset {header.base_offset}: {why}")
-                if header.next_offset > limit_offset:
+                if header.next_offset > limit_offset or count == READ_BATCHES_MAX:
                     break
+                count += 1
                 end += header.size
                 next_offset = header.next_offset
                 if header.magic == ROWS_MAGIC:
@@ -269,7 +274,7 @@ class Segment:
         if end == 0:
             return None
         self._remember(next_offset, position + end)
-        return FileSlice(self.file, position, end, next_offset, has_rows, has_columns)
+        return FileSlice(self.file, position, end, next_offset, has_rows, has_columns, count)
 
     def _checked(
         self, position: int, size: int, first_size: int, expected: int
