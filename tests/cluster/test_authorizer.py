@@ -454,6 +454,22 @@ def test_names_that_begin_with_a_star_are_not_everything() -> None:
     assert not authorizer_of([acl(f"{allow}**"), acl(f"{deny}**")]).allows_any(*asked)
 
 
+def test_whether_somebody_may_anything_is_no_question_to_the_rules_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = [f"allow bob{number} READ topic:a" for number in range(100)]
+    deciding = authorizer_of([acl(line) for line in (READS, "deny * READ topic:b", *others)])
+    asked, is_about = [], Acl.is_about
+
+    def counted(rule: Acl, *about: Any) -> bool:
+        asked.append(rule)
+        return is_about(rule, *about)
+
+    monkeypatch.setattr(Acl, "is_about", counted)
+    assert deciding.allows_any(ALICE, "elsewhere", Operation.READ, Resource.TOPIC)
+    assert len(asked) == 2
+
+
 # What is remembered.
 
 
