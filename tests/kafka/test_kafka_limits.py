@@ -46,6 +46,21 @@ async def test_who_sends_too_fast_is_told_and_not_read_on(mock_clock):
                 assert heard.is_set() is is_heard
 
 
+async def test_a_wait_that_has_no_place_in_an_answer_is_told_as_the_longest_that_has(mock_clock):
+    """With a byte a second, as somebody is locked out: what was stored is acknowledged."""
+    async with new_node(SimDisk()) as node, client_of(node) as ours, kafka_client(node) as client:
+        await ours.create("t", partitions=3)
+        wish = k.QuotaSetting(key=k.PRODUCER_BYTE_RATE, value=1, client_id="kit")
+        await node.change(k.AlterClientQuotasRequest(quotas=[wish]))
+        data = records(rows(bytes(900_000)))
+        parts = [{"index": number, "records": data} for number in range(3)]
+        topic = {"name": "t", "partition_data": parts}
+        answer = await client.call("produce", 9, acks=-1, timeout_ms=1000, topic_data=[topic])
+        found = answer["responses"][0]["partition_responses"]
+        assert [part["error_code"] for part in found] == [0, 0, 0]
+        assert answer["throttle_time_ms"] == 2**31 - 1
+
+
 async def test_who_reads_too_fast_gets_little_and_is_told(mock_clock):
     async with new_node(SimDisk()) as node, client_of(node) as ours, kafka_client(node) as client:
         await ours.create("t")
