@@ -182,7 +182,7 @@ class RecordHandlers:
             log_start_offset=replica.log.log_start,
         )
         if acks == m.ACKS_ALL and replica.committed.value < appended.end_offset:
-            held_up = partial(_held_up, replica.require_leader(), appended.end_offset)
+            held_up = partial(_held_up, replica, appended.end_offset)
             return result, Waiting(number, replica.committed, appended.end_offset, held_up)
         return result, None
 
@@ -402,10 +402,10 @@ def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -
     return results
 
 
-def _held_up(leader: Leader, offset: int) -> str:
+def _held_up(replica: Replica, offset: int) -> str:
     """Why records below an offset are not committed, as the end of a sentence."""
-    waits_for = leader.waits_for(offset)
-    if not waits_for:
+    leader = replica.leader  # of this epoch: who led on waits on
+    if leader is None or not (waits_for := leader.waits_for(offset)):
         return ""
     return (
         f". In sync are {list(leader.maximal_isr)}, and {waits_for} have not fetched them: a "
