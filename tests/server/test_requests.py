@@ -17,6 +17,7 @@ from hightide.protocol.records import iter_batches
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.runtime.server import fetch_handler
 from hightide_broker.runtime.server.fetch_handler import FetchHandler
+from hightide_broker.runtime.server.listener import LAST_ANSWERS_S
 from hightide_broker.simulation.disk import SimDisk
 
 
@@ -341,6 +342,20 @@ async def test_a_stop_does_not_wait_for_ever(mock_clock):
             await later(mock_clock, 2)
             assert call.outcome.result.error == "NOT_LEADER_OR_FOLLOWER"
     assert disk.exists(f"{DATA}/.clean_shutdown")
+
+
+async def test_half_a_request_holds_a_stop_up_once(mock_clock):
+    """Where nobody else is there a node waits before it gives up what it leads, and after."""
+    disk = SimDisk()
+    config = config_of({"shutdown.timeout.ms": "3s"})
+    async with new_node(disk, config) as node, client_of(node) as client:
+        await client.connection.stream.wait_writable()
+        client.connection.stream.send_now([b"\0\0\x10\0", b"half"])
+        await quiet()
+        node.stop()
+        await later(mock_clock, 3.1)
+        await later(mock_clock, LAST_ANSWERS_S + 0.1)
+        assert disk.exists(f"{DATA}/.clean_shutdown")
 
 
 async def test_connections_that_say_nothing_do_not_hold_a_stop_up(mock_clock):
