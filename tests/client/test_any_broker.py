@@ -4,13 +4,16 @@ Goal: who may answer is asked before who could not, and a controller or a broker
 on to another; method: the pure rule, which both kinds of client go by, and fake brokers.
 """
 
+from functools import partial
+
 import pytest
 import trio
+import trio.testing
 from fake_broker import IGNORE, FakeBroker, in_memory
 
 from hightide import ApiError, ErrorCode
 from hightide.net.any_broker import HESITATION_S, AnyBroker
-from hightide.net.cluster import open_cluster
+from hightide.net.cluster import open_cluster, parse_bootstrap
 from hightide.net.options import ClientOptions
 from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
@@ -92,6 +95,26 @@ def test_several_who_could_not_help_come_last_in_the_order_of_their_failure():
     asked.was_unhelpful(("a", 1))
     assert [*asked.in_turn(BROKERS, ("a", 1).__eq__)][-2:] == [("c", 3), ("a", 1)]
     assert asked.is_last
+
+
+async def test_who_is_passed_over_goes_on_with_what_others_asked_it(autojump_clock):
+    """The connection is everybody's: a slow answer is not lost because somebody did not wait."""
+    slow, helps = FakeBroker({"t": 1}, port=1), FakeBroker({"t": 1}, port=2)
+    slow.always(m.ApiVersionsRequest, IGNORE)
+    part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=1)
+    waits_ms = 2_000 * HESITATION_S
+    fetch = m.FetchRequest(max_wait_ms=int(waits_ms), max_bytes=1, partitions=[part])
+    options = f"{slow.address},{helps.address}"
+    async with (
+        in_memory(slow, helps) as network,
+        open_cluster(ClientOptions(options, network=network)) as cluster,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(partial(cluster.call_any, p.InitProducerIdRequest(), timeout_s=60))
+        await trio.testing.wait_all_tasks_blocked()
+        await cluster.call_at(parse_bootstrap(slow.address)[0], fetch, timeout_s=60)
+    assert slow.count(m.FetchRequest) == 1
+    assert helps.count(p.InitProducerIdRequest) == 1
 
 
 async def test_the_only_one_there_is_has_all_the_time_it_wants(autojump_clock):

@@ -13,10 +13,10 @@ from patience import PATIENCE_S
 from hightide.net import tcp
 from hightide.net.connection import LARGE_BYTES, FrameReader
 from hightide.net.outbox import send_all
-from hightide.net.tcp import WAKE_BYTES_MAX, TcpNetwork, TcpStream, listen
+from hightide.net.tcp import WAKE_BYTES_MAX, TcpNetwork, TcpStream, listen, wakes_in_time
 from hightide.protocol.errors import RemoteProtocolError
 
-pytestmark = pytest.mark.skipif(not tcp.MAY_SLEEP_LONGER, reason="SO_RCVLOWAT is used on Linux")
+sleeps = pytest.mark.skipif(not tcp.MAY_SLEEP_LONGER, reason="SO_RCVLOWAT is used on Linux")
 SEGMENT = 16 << 10
 
 
@@ -60,6 +60,7 @@ async def say(stream, data, at_a_time):
         await trio.lowlevel.checkpoint()
 
 
+@sleeps
 async def test_of_a_large_frame_nobody_is_woken_for_each_packet(ends, counted, nursery):
     sends, hears = ends
     body = bytes(range(256)) * (4 * WAKE_BYTES_MAX // 256)
@@ -69,6 +70,7 @@ async def test_of_a_large_frame_nobody_is_woken_for_each_packet(ends, counted, n
     assert counted.waits < len(body) // SEGMENT // 4
 
 
+@sleeps
 async def test_what_follows_a_large_frame_is_heard_by_the_byte(ends):
     sends, hears = ends
     reader = FrameReader(hears)
@@ -117,3 +119,19 @@ async def test_a_reader_of_what_is_there_lets_others_have_a_turn(ends, nursery):
         await FrameReader(hears).next_frame()
     assert turns >= length // TcpStream.turn_bytes // 2
     nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("system", "release", "expected"),
+    [
+        ("linux", "6.8.0-45-generic", True),
+        ("linux", "5.12.0", True),
+        ("linux", "5.4.0-216-generic", False),
+        ("linux", "4.18.0-553.el8_10.x86_64", False),
+        ("linux", "4.4.0", False),
+        ("linux", "custom", False),
+        ("darwin", "23.1.0", False),
+    ],
+)
+def test_only_kernels_that_wake_in_time_are_asked_to_wait_for_much(system, release, expected):
+    assert wakes_in_time(system, release) is expected

@@ -18,7 +18,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tries import tries
 
-from hightide_broker.core.cluster import authorizer
 from hightide_broker.core.cluster.acls import Acl, Operation, Pattern, Permission, Resource
 from hightide_broker.core.cluster.authorizer import Authorizer, Verdict
 from hightide_broker.core.cluster.changes import CreateAcl, RemoveAcl
@@ -452,49 +451,3 @@ def test_names_that_begin_with_a_star_are_not_everything() -> None:
     asked = (ALICE, "elsewhere", Operation.READ, Resource.TOPIC)
     assert authorizer_of([acl(f"{allow}*"), acl(f"{deny}**")]).allows_any(*asked)
     assert not authorizer_of([acl(f"{allow}**"), acl(f"{deny}**")]).allows_any(*asked)
-
-
-# What is remembered.
-
-
-class Counting(Authorizer):
-    decided = 0
-
-    def _decided(self, *asked: Any) -> bool:
-        self.decided += 1
-        return super()._decided(*asked)
-
-
-def test_what_was_asked_before_is_not_decided_again() -> None:
-    deciding = Counting([acl(READS)], super_users=SUPER_USERS)
-    for _ in range(3):
-        assert deciding.allows(*question("alice: READ topic:a"))
-        assert not deciding.allows(*question("alice: READ topic:b"))
-    assert deciding.decided == 2
-    assert sorted(deciding._known.values()) == [False, True]
-
-
-@given(HISTORIES, st.lists(st.sampled_from(QUESTIONS[::61]), max_size=40))
-@settings(max_examples=tries(50), deadline=None)
-def test_a_full_memory_is_emptied_and_answers_stay_right(
-    history: History, questions: list[Question]
-) -> None:
-    image, there = replayed(history)
-    deciding = authorizer_of(image.acls.values())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(authorizer, "REMEMBERED_MAX", 3)
-        for asked in questions:
-            right = may(naive([*there.values()], asked, everyone_if_none=False))
-            assert deciding.allows(*asked) is right
-            assert deciding._known[asked] is right
-            assert len(deciding._known) <= 3
-
-
-def test_a_memory_holds_so_many_decisions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorizer, "REMEMBERED_MAX", 3)
-    deciding, sizes = authorizer_of([]), []
-    for name in ("a", "b", "c", "c", "d", "a"):
-        deciding.allows(*question(f"alice: READ topic:{name}"))
-        deciding.allows_any(f"User:{name}", "10.0.0.1", Operation.READ, Resource.TOPIC)
-        sizes.append((len(deciding._known), len(deciding._known_any)))
-    assert sizes == [(count, count) for count in (1, 2, 3, 3, 1, 2)]

@@ -194,6 +194,30 @@ async def test_single_settings_are_changed(version):
         assert await change(0, "retention.ms", "1", 8) == 42
 
 
+async def test_a_key_is_changed_once_in_a_request_and_so_is_a_resource():
+    """Each word more of a list would be compared with all before it: two long values took seconds,
+    for whoever asked. And of two changes of one resource the first would be lost, and not said."""
+
+    def resource(*values):
+        configs = [
+            {"name": "cleanup.policy", "config_operation": 2, "value": value} for value in values
+        ]
+        return {"resource_type": TOPIC, "resource_name": "t", "configs": configs}
+
+    async def changed(*resources):
+        answer = await client.call(
+            "incremental_alter_configs", 1, resources=[*resources], validate_only=False
+        )
+        return [each["error_code"] for each in answer["responses"]]
+
+    async with both() as (_ours, client):
+        assert await changed(resource("compact", "delete")) == [42]
+        assert await changed(resource("compact"), resource("delete")) == [42, 42]
+        configs = (await described(client, 4, TOPIC, "t", ["cleanup.policy"]))[1]
+        assert configs["cleanup.policy"]["value"] == "delete"
+        assert await changed(resource("compact")) == [0]
+
+
 @pytest.mark.parametrize("version", range(3))
 async def test_what_is_not_named_is_unset(version):
     async with both() as (ours, client):

@@ -4,13 +4,15 @@ nodes that do not serve.
 Method: a node on real sockets and a bare client, on a clock that the test moves.
 """
 
+import gc
 import logging
 import struct
 
 import pytest
 import trio
-from brokers import client_of, new_node, one_of_several, quiet, settings
+from brokers import GatedDisk, batch, client_of, new_node, one_of_several, quiet, settings
 from kafkakit import both, kafka_client, records, request_bytes
+from patience import PATIENCE_S
 from test_kafka_records import fetch, part_of, produce, rows
 from test_throttle import BURST, LIMIT, limited
 
@@ -42,6 +44,21 @@ async def test_who_sends_too_fast_is_told_and_not_read_on(mock_clock):
                 mock_clock.jump(jump)
                 await quiet()
                 assert heard.is_set() is is_heard
+
+
+async def test_a_wait_that_has_no_place_in_an_answer_is_told_as_the_longest_that_has(mock_clock):
+    """With a byte a second, as somebody is locked out: what was stored is acknowledged."""
+    async with new_node(SimDisk()) as node, client_of(node) as ours, kafka_client(node) as client:
+        await ours.create("t", partitions=3)
+        wish = k.QuotaSetting(key=k.PRODUCER_BYTE_RATE, value=1, client_id="kit")
+        await node.change(k.AlterClientQuotasRequest(quotas=[wish]))
+        data = records(rows(bytes(900_000)))
+        parts = [{"index": number, "records": data} for number in range(3)]
+        topic = {"name": "t", "partition_data": parts}
+        answer = await client.call("produce", 9, acks=-1, timeout_ms=1000, topic_data=[topic])
+        found = answer["responses"][0]["partition_responses"]
+        assert [part["error_code"] for part in found] == [0, 0, 0]
+        assert answer["throttle_time_ms"] == 2**31 - 1
 
 
 async def test_who_reads_too_fast_gets_little_and_is_told(mock_clock):
@@ -134,3 +151,38 @@ async def test_who_has_to_wait_for_its_turn_holds_no_room_for_bytes():
 def produce_of(data):
     part = {"name": "t", "partition_data": [{"index": 0, "records": records(data)}]}
     return {"transactional_id": None, "acks": -1, "timeout_ms": 1000, "topic_data": [part]}
+
+
+def views_of(size):
+    """How many views there are of so many bytes or more."""
+    gc.collect()
+    found = 0
+    for each in gc.get_objects():
+        try:
+            found += isinstance(each, memoryview) and each.nbytes >= size
+        except ValueError:
+            continue  # it was released
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["native", "kafka"])
+async def test_a_produce_that_waits_for_a_sync_keeps_nothing_of_its_records(protocol):
+    """Some hundred may wait on each connection, for minutes."""
+    size, disk = 400_000, GatedDisk()
+    async with new_node(disk) as node, client_of(node) as ours, kafka_client(node) as theirs:
+        await ours.create("t")
+        before = views_of(size)
+        disk.shut()
+        if protocol == "native":
+            waits = await ours.begin(batch(bytes(size)), timeout_ms=60_000)
+        else:
+            await produce(theirs, 9, rows(bytes(size)), wait=False, timeout_ms=60_000)
+        await quiet()
+        assert node.server.waiting()["produce"] == 1
+        assert views_of(size) == before
+        disk.gate.set()
+        if protocol == "native":
+            assert (await waits.wait(PATIENCE_S))[0].partitions[0].error is None
+        else:
+            _, answer = await theirs.receive("produce", 9)
+            assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0

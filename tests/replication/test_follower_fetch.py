@@ -305,11 +305,13 @@ async def test_a_consumer_reads_from_a_follower_only_if_it_names_its_rack():
     assert here.fetch_one(0, by=TWO, rack="r1").error == NOT_LEADER, "a rack makes no follower"
 
 
-def at(here, timestamp, *, by=-1):
+async def at(here, timestamp, *, by=-1):
     """(error, offset) of a question for an offset."""
     wanted = m.ListOffsetsPartition(topic="jade", partition=0, timestamp=timestamp)
     request = m.ListOffsetsRequest(partitions=[wanted], replica_id=by)
-    (found,) = here.records.list_offsets(Call(request)).body.partitions
+    outcome = here.records.list_offsets(Call(request))
+    reply = await outcome() if callable(outcome) else outcome
+    (found,) = reply.body.partitions
     return found.error, found.offset
 
 
@@ -322,15 +324,15 @@ async def test_a_new_leader_tells_clients_no_end_before_it_knows_what_is_committ
     unknown = ("OFFSET_NOT_AVAILABLE", -1)
     for offset in (2, 4):
         here.fetch_one(offset, current_leader_epoch=EPOCH + 1)
-        assert at(here, m.LATEST) == unknown
-        assert at(here, 1 << 40) == unknown, "a later record may be committed, too"
-        assert at(here, m.LATEST, by=TWO) == (None, 5)
-        assert at(here, m.EARLIEST) == (None, 0)
-        assert at(here, 0) == (None, 0), "what is committed can be found"
+        assert await at(here, m.LATEST) == unknown
+        assert await at(here, 1 << 40) == unknown, "a later record may be committed, too"
+        assert await at(here, m.LATEST, by=TWO) == (None, 5)
+        assert await at(here, m.EARLIEST) == (None, 0)
+        assert await at(here, 0) == (None, 0), "what is committed can be found"
     here.fetch_one(5, current_leader_epoch=EPOCH + 1)
-    assert (at(here, m.LATEST), at(here, 1 << 40)) == ((None, 5), (None, -1))
+    assert (await at(here, m.LATEST), await at(here, 1 << 40)) == ((None, 5), (None, -1))
     here.append()
-    assert (at(here, m.LATEST), at(here, m.LATEST, by=TWO)) == ((None, 5), (None, 6))
+    assert (await at(here, m.LATEST), await at(here, m.LATEST, by=TWO)) == ((None, 5), (None, 6))
 
 
 # --- limits ---------------------------------------------------------------------------------------

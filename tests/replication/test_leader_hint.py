@@ -63,6 +63,19 @@ async def test_a_producer_that_waited_too_long_hears_who_has_not_fetched(nursery
     assert f"{[TWO, THREE]} have not fetched them: a controller has to be active" in late.message
 
 
+async def test_who_waited_on_in_a_new_epoch_hears_who_is_in_sync_in_that_one(
+    nursery, autojump_clock
+):
+    here, answers = Here(), []
+    await here.create(min_insync_replicas="2")
+    here.run_agenda(nursery)
+    produce(here, acks=m.ACKS_ALL).begin(Asker(lambda reply: answers.append(only(reply))))
+    await here.change(leader=ME, isr=(ME, TWO))
+    await trio.sleep(10)
+    (late,) = answers
+    assert f"In sync are {[ME, TWO]}, and {[TWO]} have not fetched them" in late.message
+
+
 @pytest.mark.parametrize("by", [-1, THREE])
 async def test_a_reader_hears_who_leads(by):
     here = Here()

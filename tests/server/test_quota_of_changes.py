@@ -13,6 +13,7 @@ from hightide.net.tcp import TcpNetwork
 from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
 from hightide.protocol.errors import ApiError, ErrorCode
+from hightide_broker.core.cluster.rates import TOLD_MS_MAX
 from hightide_broker.runtime.server.arrivals import KEPT_S_MAX
 from hightide_broker.simulation.disk import SimDisk
 
@@ -53,6 +54,14 @@ async def test_an_administrator_waits_as_told_and_asks_again(node, mock_clock):
                 mock_clock.jump(jump)
                 await quiet()
                 assert done.is_set() is is_done
+
+
+async def test_a_rate_that_is_next_to_none_is_a_wait_without_end_and_no_bug(node):
+    await limited(node, k.CONTROLLER_MUTATION_RATE, 5e-324, user=k.DEFAULT)
+    async with client_of(node) as client:
+        assert (await client.create("a")).error is None
+        late = await client.create("b")
+        assert (late.error, late.throttle_time_ms) == (LATE, TOLD_MS_MAX)
 
 
 async def test_who_cannot_wait_so_long_hears_it_at_once(node, mock_clock):

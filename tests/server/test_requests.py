@@ -15,6 +15,9 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import BrokerUnreachable, HightideError
 from hightide.protocol.records import iter_batches
 from hightide_broker.runtime.base.disk import RealDisk
+from hightide_broker.runtime.server import fetch_handler
+from hightide_broker.runtime.server.fetch_handler import FetchHandler
+from hightide_broker.runtime.server.listener import LAST_ANSWERS_S
 from hightide_broker.simulation.disk import SimDisk
 
 
@@ -168,6 +171,70 @@ async def test_a_fetch_waits_for_min_bytes_and_takes_less_when_its_time_is_up(mo
         assert many.outcome.values == [b"x", b"y"]
 
 
+async def test_a_fetch_whose_answer_is_full_waits_for_nothing_more(mock_clock):
+    """However much it wants at least: an answer has no room for more (Kafka's min of both)."""
+    one = len(batch(b"x"))
+    async with broker(SimDisk()) as client, trio.open_nursery() as nursery:
+        await client.create()
+        for _ in range(3):
+            await client.produce(b"x")
+        full = Parked(nursery, client.fetch(max_wait_ms=4000, min_bytes=9 * one, max_bytes=2 * one))
+        await quiet()
+        assert full.outcome.values == [b"x", b"x"]
+
+
+async def test_a_fetch_brings_so_many_batches_and_the_next_one_the_rest(monkeypatch):
+    """Each is checked, in one stretch: of small ones a full answer took a quarter of a second."""
+    monkeypatch.setattr(fetch_handler, "BATCHES_MAX", 3)
+    async with broker(SimDisk()) as client:
+        await client.create(partitions=3)
+        for partition in range(3):
+            for _ in range(2):
+                await client.produce(b"x", partition=partition)
+        offsets = [0, 0, 0]
+        brought = []
+        for _ in range(2):
+            parts = [
+                m.FetchPartition(topic="t", partition=n, fetch_offset=offset)
+                for n, offset in enumerate(offsets)
+            ]
+            request = m.FetchRequest(max_wait_ms=50_000, min_bytes=1 << 30, partitions=parts)
+            body, attachments = await client.connection.call(request, timeout_s=PATIENCE_S)
+            for result in body.partitions:
+                data = attachments[result.records] if result.records >= 0 else b""
+                offsets[result.partition] += len([*iter_batches(data)])
+            brought.append([*offsets])
+        assert brought == [[2, 2, 0], [2, 2, 2]]
+
+
+async def test_of_a_fetch_that_waits_for_much_only_what_has_news_is_looked_at(
+    mock_clock, monkeypatch
+):
+    looks = []
+    look_at = FetchHandler.look_at
+
+    def counted(handler, request, parts, look):
+        looks.append([part.partition for part in parts])
+        look_at(handler, request, parts, look)
+
+    one = len(batch(b"x"))
+    async with broker(SimDisk()) as client, trio.open_nursery() as nursery:
+        await client.create(partitions=4)
+        monkeypatch.setattr(FetchHandler, "look_at", counted)
+        parts = [m.FetchPartition(topic="t", partition=n, fetch_offset=0) for n in range(4)]
+        request = m.FetchRequest(max_wait_ms=50_000, min_bytes=3 * one, partitions=parts)
+        call = Parked(nursery, client.call(request))
+        await quiet()
+        for partition in (2, 1):
+            await client.produce(b"x", partition=partition)
+            await quiet()
+        assert looks == [[0, 1, 2, 3], [2], [1]]
+        assert not call.done
+        await client.produce(b"x", partition=2)
+        await quiet()
+        assert [part.high_watermark for part in call.outcome.partitions] == [0, 1, 2, 0]
+
+
 async def test_a_fetch_of_many_partitions_is_woken_by_any_and_refused_at_once_by_one(mock_clock):
     async with broker(SimDisk()) as client, trio.open_nursery() as nursery:
         await client.create(partitions=3)
@@ -275,6 +342,20 @@ async def test_a_stop_does_not_wait_for_ever(mock_clock):
             await later(mock_clock, 2)
             assert call.outcome.result.error == "NOT_LEADER_OR_FOLLOWER"
     assert disk.exists(f"{DATA}/.clean_shutdown")
+
+
+async def test_half_a_request_holds_a_stop_up_once(mock_clock):
+    """Where nobody else is there a node waits before it gives up what it leads, and after."""
+    disk = SimDisk()
+    config = config_of({"shutdown.timeout.ms": "3s"})
+    async with new_node(disk, config) as node, client_of(node) as client:
+        await client.connection.stream.wait_writable()
+        client.connection.stream.send_now([b"\0\0\x10\0", b"half"])
+        await quiet()
+        node.stop()
+        await later(mock_clock, 3.1)
+        await later(mock_clock, LAST_ANSWERS_S + 0.1)
+        assert disk.exists(f"{DATA}/.clean_shutdown")
 
 
 async def test_connections_that_say_nothing_do_not_hold_a_stop_up(mock_clock):

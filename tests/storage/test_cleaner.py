@@ -12,7 +12,7 @@ import pytest
 from brokers import NOW_MS, FakeClock, GatedDisk, LoseAll, batch, broker, client_of, new_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logkit import create, lead, reopen, sync
+from logkit import create, lead, newest_record, reopen, sync
 from tries import tries
 
 from hightide.protocol import messages as m
@@ -242,10 +242,10 @@ def test_the_largest_timestamp_is_of_a_record_that_is_left(disk, log, together, 
         keys, values, times = zip(*part, strict=True)
         lead(log, batch(*values, keys=keys, times=times, producer=producer))
     fill(log, *pairs("a2 c1 d1"))
-    assert log.offset_of_max_timestamp().timestamp == NOW_MS + 500
+    assert newest_record(log).timestamp == NOW_MS + 500
     clean(disk, log)
     assert {r.timestamp for r in records_of(log)} == {NOW_MS}
-    found = log.offset_of_max_timestamp()
+    found = newest_record(log)
     assert found is not None
     assert found.timestamp == NOW_MS
 

@@ -24,8 +24,10 @@ from logkit import (
     follow,
     lead,
     make_batch,
+    newest_record,
     path_of,
     put,
+    record_since,
     reopen,
     stop,
     sync,
@@ -35,6 +37,7 @@ from hightide.protocol.records import iter_batches, parse_header
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.disk import RealDisk
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage import segment
 from hightide_broker.storage.log import Log, OffsetOutOfRange, UnexpectedAppendOffset
 from hightide_broker.storage.recovery import LogDamaged
 from hightide_broker.storage.segment import LogConfig, SegmentDamage
@@ -133,9 +136,9 @@ class LogWorld:
     def find(self, timestamp: str) -> str:
         """The first record at or after a timestamp, or `max`: the one with the largest."""
         found = (
-            self.log.offset_of_max_timestamp()
+            newest_record(self.log)
             if timestamp == "max"
-            else self.log.offset_for_timestamp(int(timestamp))
+            else record_since(self.log, int(timestamp))
         )
         if found is None:
             return "nothing"
@@ -378,7 +381,7 @@ def test_a_batch_of_megabytes_is_read_scanned_and_found():
     lead(log, make_batch(timestamps=[8]))
     assert [stored.next_offset for stored in contents(log)] == [1, 3, 4]
     assert log.read(1, max_bytes=1000).size > 2_600_000
-    assert log.offset_for_timestamp(7).offset == 2
+    assert record_since(log, 7).offset == 2
     sync(disk, log)
     again = reopen(disk, config=config)
     assert contents(again) == contents(log)
@@ -442,3 +445,15 @@ def test_a_log_leads_the_same_life_on_the_real_disk_and_on_the_simulated_one(tmp
         log.close()
     assert lives[0] == lives[1]
     assert max(len(batches) for batches, _, _ in lives[0][0]) > 10
+
+
+def test_one_read_brings_so_many_batches_and_the_next_one_goes_on(monkeypatch):
+    monkeypatch.setattr(segment, "READ_BATCHES_MAX", 2)
+    log = create(SimDisk())
+    fill(log, 5)
+    brought = []
+    offset = 0
+    while (part := log.read(offset, max_bytes=1 << 20)) is not None:
+        brought.append(part.batch_count)
+        offset = part.next_offset
+    assert (brought, offset) == ([2, 2, 1], 5)

@@ -22,6 +22,7 @@ from logkit import (
     fill,
     lead,
     make_batch,
+    newest_record,
     path_of,
     put,
     reopen,
@@ -125,7 +126,7 @@ def test_no_index_entry_leads_to_a_batch_that_was_cut(batches, behind):
     assert (log.log_end, len(log.recovery.cut)) == (batches - 1, 1)
     assert indexes == expected
     assert log.max_timestamp == 1000 + batches - 2
-    found = log.offset_of_max_timestamp()
+    found = newest_record(log)
     assert found is not None
     assert found.offset == batches - 2
     check_lookups(log)

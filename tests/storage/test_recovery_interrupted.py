@@ -30,6 +30,7 @@ from logkit import (
     make_batch,
     path_of,
     put,
+    record_since,
     reopen,
     stop,
     sync,
@@ -152,7 +153,7 @@ def check_found(log: Log, batches: list[Stored]) -> None:
             part = log.read(batch.base_offset, max_bytes=1)
             assert part is not None
             assert part.read() == batch.data
-            found = log.offset_for_timestamp(1000 + batch.base_offset)
+            found = record_since(log, 1000 + batch.base_offset)
             assert found is not None
             assert found.offset == batch.base_offset
 

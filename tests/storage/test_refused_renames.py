@@ -5,7 +5,7 @@ retention judges it by them.
 """
 
 import pytest
-from logkit import DIRECTORY, create, fill, path_of
+from logkit import DIRECTORY, create, fill, path_of, record_since
 
 from hightide_broker.core.replication.retention import deletable
 from hightide_broker.ports import DiskError
@@ -47,7 +47,7 @@ def test_what_stays_is_found_and_judged_by_its_timestamps(change):
     def known():
         young = {"log_start": 0, "high_watermark": log.log_end, "now_ms": WEEK_MS + 500}
         kept = deletable(log.segments, **young, retention_ms=WEEK_MS, retention_bytes=-1)
-        return log.offset_for_timestamp(1000), log.segments[0].max_timestamp, kept
+        return record_since(log, 1000), log.segments[0].max_timestamp, kept
 
     before = known()
     assert before[-1] == 0

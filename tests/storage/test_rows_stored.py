@@ -21,6 +21,7 @@ from logkit import (
     follow,
     lead,
     make_batch,
+    newest_record,
     path_of,
     reopen,
     sync,
@@ -70,7 +71,7 @@ def test_what_was_stored_is_found_byte_for_byte_by_offset_and_by_time():
     again = reopen(disk, config=SMALL)
     check_lookups(again)
     assert [each.data for each in contents(again)] == sent
-    assert again.offset_of_max_timestamp().timestamp == 1000 + again.log_end - 1
+    assert newest_record(again).timestamp == 1000 + again.log_end - 1
 
 
 def test_a_follower_stores_what_its_leader_has():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hightide.protocol.codecs import at_once
 from hightide.protocol.columns import encode_columns
 from hightide.protocol.records import (
     HEADER_BYTES,
@@ -21,6 +22,7 @@ from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import LogConfig, file_name
 from hightide_broker.storage.sync_job import SyncJob
+from hightide_broker.storage.times import TimestampOffset, first_since, newest_from
 
 DIRECTORY = "data/jade-0"
 TOPIC_ID = "Q0hJTEQtVE9QSUMtMDAwMQ"
@@ -180,6 +182,24 @@ def check_contiguous(log: Log) -> None:
     assert log.log_end == end, f"{log!r}: the last batch ends at {end}"
 
 
+def record_since(log: Log, timestamp: int) -> TimestampOffset | None:
+    """The first record with a timestamp ≥ `timestamp`."""
+    start = log.log_start
+    while (batch := log.batch_since(timestamp, start_offset=start)) is not None:
+        if (found := at_once(first_since(batch, timestamp, start_offset=start))) is not None:
+            return found
+        start = batch.header.next_offset
+    return None
+
+
+def newest_record(log: Log) -> TimestampOffset | None:
+    """The first record with the largest timestamp."""
+    newest, cut = log.newest()
+    if cut is not None:
+        newest = max(newest, at_once(newest_from(cut, log.log_start)))
+    return None if newest < 0 else record_since(log, newest)
+
+
 def check_lookups(log: Log) -> None:
     """Every offset and every timestamp that `fill` gave is found where it must be."""
     stored = contents(log)
@@ -188,10 +208,10 @@ def check_lookups(log: Log) -> None:
             part = log.read(offset, max_bytes=1)
             assert part is not None
             assert part.read() == batch.data, f"a read at {offset} begins with another batch"
-            found = log.offset_for_timestamp(1000 + offset)
+            found = record_since(log, 1000 + offset)
             assert found is not None
             assert found.offset == offset, f"{1000 + offset} is found at {found.offset}"
-    assert log.offset_for_timestamp(1000 + log.log_end) is None
+    assert record_since(log, 1000 + log.log_end) is None
 
 
 def path_of(base: int, suffix: str = "log", *, directory: str = DIRECTORY) -> str:

@@ -5,6 +5,7 @@ Kafka calls what holds for all brokers a broker without a name (KIP-226); here t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -153,6 +154,7 @@ def incremental_alter_configs(asked: Asked, facts: Facts) -> Heard:
     """Set and unset single keys."""
 
     def change(fields: Fields, kind: str, name: str) -> m.ConfigChange:
+        _check_keys_once(fields["configs"])
         known, given, unset = facts.set_on(kind, name), {}, []
         for each in fields["configs"]:
             key, operation, value = each["name"], each["config_operation"], each["value"]
@@ -161,7 +163,7 @@ def incremental_alter_configs(asked: Asked, facts: Facts) -> Heard:
             elif operation == SET and value is not None:
                 given[key] = value
             elif operation in (APPEND, SUBTRACT) and value is not None:
-                given[key] = _listed(key, given.get(key, known.get(key)), value, operation)
+                given[key] = _listed(key, known.get(key), value, operation)
             else:
                 raise Refused(
                     ErrorCode.INVALID_REQUEST,
@@ -171,6 +173,13 @@ def incremental_alter_configs(asked: Asked, facts: Facts) -> Heard:
         return m.ConfigChange(kind=kind, name=name, set=given, unset=unset)
 
     return _altering(asked, change)
+
+
+def _check_keys_once(configs: Sequence[Fields]) -> None:
+    """Raise `Refused` where a key is named twice, as Kafka does: words behind words would make a
+    list that takes longer than a request may."""
+    if len({each["name"] for each in configs}) < len(configs):
+        raise Refused(ErrorCode.INVALID_REQUEST, "a key is named twice, expected once a resource")
 
 
 def _listed(name: str, before: str | None, value: str, operation: int) -> str:
@@ -188,6 +197,7 @@ def alter_configs(asked: Asked, facts: Facts) -> Heard:
     """Set some keys, and unset all others."""
 
     def change(fields: Fields, kind: str, name: str) -> m.ConfigChange:
+        _check_keys_once(fields["configs"])
         given = {
             each["name"]: each["value"] for each in fields["configs"] if each["value"] is not None
         }
@@ -201,14 +211,18 @@ def _altering(asked: Asked, change: Callable[[Fields, str, str], m.ConfigChange]
     changes: list[m.ConfigChange] = []
     refused: list[Fields] = []
     known: dict[tuple[str, str], Resource] = {}
+    named = Counter(map(_resource, asked.fields["resources"]))
     for fields in asked.fields["resources"]:
         resource = _resource(fields)
         try:
             kind, name = resource.ours
+            if named[resource] > 1:
+                why = f"{resource.name[:60]!r} is named {named[resource]} times, expected once"
+                raise Refused(ErrorCode.INVALID_REQUEST, why)
             changes.append(change(fields, kind, name))
             known[kind, name] = resource
-        except Refused as why:
-            refused.append(resource.result(number_of(why.code), why.message))
+        except Refused as refusal:
+            refused.append(resource.result(number_of(refusal.code), refusal.message))
 
     def one(result: m.ConfigResult) -> Fields:
         resource = known[result.kind, result.name]
@@ -227,7 +241,7 @@ def _altering(asked: Asked, change: Callable[[Fields, str, str], m.ConfigChange]
 def describe_log_dirs(asked: Asked, _facts: Facts) -> Heard:
     """This broker's replicas, and the room beside them (KIP-113, KIP-827)."""
     topics = asked.fields["topics"]
-    wanted = None if topics is None else {each["topic"]: each["partitions"] for each in topics}
+    wanted = None if topics is None else {each["topic"]: {*each["partitions"]} for each in topics}
 
     def one(replica: m.ReplicaInfo) -> Fields:
         return {

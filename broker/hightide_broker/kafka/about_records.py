@@ -32,7 +32,7 @@ _PARTS = "partition_responses"
 
 def produce(asked: Asked, facts: Facts) -> Heard:
     """A batch for each of some partitions, stored as it came."""
-    fields = asked.fields
+    fields, acks = asked.fields, asked.fields["acks"]
     parts: list[m.ProducePartition] = []
     batches: list[memoryview] = []
     refused: list[m.ProduceResult] = []
@@ -47,10 +47,8 @@ def produce(asked: Asked, facts: Facts) -> Heard:
                 continue
             parts.append(m.ProducePartition(topic=name, partition=number, records=len(batches)))
             batches.append(records)
-    request = m.ProduceRequest(
-        acks=fields["acks"], timeout_ms=fields["timeout_ms"], partitions=parts
-    )
-    if refused and fields["acks"] == 0:
+    request = m.ProduceRequest(acks=acks, timeout_ms=fields["timeout_ms"], partitions=parts)
+    if refused and acks == 0:
         return _closing(asked, refused[0])
 
     def answer(body: m.ProduceResponse, _parts: Sequence[Attached]) -> Fields:
@@ -62,7 +60,7 @@ def produce(asked: Asked, facts: Facts) -> Heard:
         }
 
     def refuse(number: int, message: str) -> Fields | None:
-        if fields["acks"] == 0:
+        if acks == 0:
             return None
         every: list[m.ProducePartition | m.ProduceResult] = [*parts, *refused]
         told_of = by_topic(
@@ -70,7 +68,9 @@ def produce(asked: Asked, facts: Facts) -> Heard:
         )
         return {"responses": told_of}
 
-    return question(asked, request, answer, refuse, attachments=batches, looks=True)
+    # What waits for other replicas keeps nothing of the records.
+    short = asked._replace(fields={})
+    return question(short, request, answer, refuse, attachments=batches, looks=True)
 
 
 def _why_not(asked: Asked, records: memoryview) -> tuple[ErrorCode, str] | None:

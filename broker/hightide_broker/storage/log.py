@@ -33,9 +33,9 @@ from hightide_broker.storage.segment import (
     LogConfig,
     Segment,
     SegmentDamage,
-    TimestampOffset,
 )
 from hightide_broker.storage.sync_job import SyncJob
+from hightide_broker.storage.times import Dated
 
 
 class OffsetOutOfRange(Exception):
@@ -346,19 +346,21 @@ class Log:
                 for header, _, batch in segment.batches(found[1]):
                     yield header, batch
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record at or above the log start with a timestamp ≥ `timestamp`."""
-        for segment in self._segments:
+    def batch_since(self, timestamp: int, *, start_offset: int) -> Dated | None:
+        """The first batch with a timestamp ≥ `timestamp` that ends at or above `start_offset`."""
+        for segment in self._segments[self._segment_number(start_offset) :]:
             if segment.indexes.max_timestamp >= timestamp:
-                found = segment.find_timestamp(timestamp, start_offset=self.log_start)
+                found = segment.batch_since(timestamp, start_offset=start_offset)
                 if found is not None:
                     return found
         return None
 
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the largest timestamp (KIP-734)."""
-        largest = max(s.max_timestamp_from(self.log_start) for s in self._segments)
-        return None if largest < 0 else self.offset_for_timestamp(largest)
+    def newest(self) -> tuple[int, Dated | None]:
+        """The largest timestamp above the log start, but for the batch that holds it; and that
+        batch, if it begins below."""
+        first, *others = self._segments[self._segment_number(self.log_start) :]
+        newest, cut = first.newest_from(self.log_start)
+        return max([newest, *(each.indexes.max_timestamp for each in others)]), cut
 
     def _segment_number(self, offset: int) -> int:
         """Which segment an offset falls into."""

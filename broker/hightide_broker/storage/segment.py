@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hightide.protocol.columns import offsets_of, open_batch, timestamps_of
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import (
     HEADER_BYTES,
@@ -32,11 +31,14 @@ from hightide.protocol.records import (
 )
 from hightide_broker.ports import Disk, DiskFile
 from hightide_broker.storage.segment_indexes import NO_TIMESTAMP, SegmentIndexes
+from hightide_broker.storage.times import Dated
 
 CLEANED = ".cleaned"
 """Behind the names of a segment that is being rewritten."""
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 SCAN_BYTES = 1 << 20
+READ_BATCHES_MAX = 4096
+"""Batches that one read brings: each is checked, and nothing else is done meanwhile."""
 _HINTS_MAX = 32
 _scratch = bytearray(SCAN_BYTES)
 """Where `read` checks bytes; it never awaits, and worker threads do not use it."""
@@ -64,6 +66,7 @@ class FileSlice(NamedTuple):
     """Whether any of them is one of Kafka's rows."""
     has_columns: bool = True
     """Whether any of them may be one of columns."""
+    batch_count: int = 1
 
     def read(self) -> bytes:
         """The bytes of the slice. Raises `DiskError`, and `OSError` if the file became shorter."""
@@ -71,14 +74,6 @@ class FileSlice(NamedTuple):
         if len(data) != self.size:
             raise OSError(f"{self.file.path} shrank while it was being read")
         return data
-
-
-class TimestampOffset(NamedTuple):
-    """A record found by its timestamp."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
 
 
 class SegmentDamage(Exception):
@@ -245,8 +240,9 @@ class Segment:
     ) -> FileSlice | None:
         """Whole checked batches from the one that holds `offset`, below `limit_offset`.
 
-        At most `max_bytes`, but the first batch comes whole if `at_least_one` (KIP-74). None if no
-        batch fits. Raises `SegmentDamage`; the batches before the damage are served first.
+        At most `max_bytes`, but the first batch comes whole if `at_least_one` (KIP-74), and at most
+        `READ_BATCHES_MAX`. None if no batch fits. Raises `SegmentDamage`; the batches before the
+        damage are served first.
         """
         found = self.locate(offset)
         if found is None:
@@ -256,15 +252,16 @@ class Segment:
         size = min(size, self.size - position)
         if first.size > size:
             return None
-        end, next_offset = 0, min(offset, first.base_offset)
+        end, next_offset, count = 0, min(offset, first.base_offset), 0
         has_rows = has_columns = False
         try:
             for header in self._checked(position, size, first.size, next_offset):
                 if header.next_offset > self.end_offset:
                     why = f"it ends at {header.next_offset}, its segment at {self.end_offset}"
                     raise CorruptBatch(f"batch at offset {header.base_offset}: {why}")
-                if header.next_offset > limit_offset:
+                if header.next_offset > limit_offset or count == READ_BATCHES_MAX:
                     break
+                count += 1
                 end += header.size
                 next_offset = header.next_offset
                 if header.magic == ROWS_MAGIC:
@@ -277,7 +274,7 @@ class Segment:
         if end == 0:
             return None
         self._remember(next_offset, position + end)
-        return FileSlice(self.file, position, end, next_offset, has_rows, has_columns)
+        return FileSlice(self.file, position, end, next_offset, has_rows, has_columns, count)
 
     def _checked(
         self, position: int, size: int, first_size: int, expected: int
@@ -357,38 +354,34 @@ class Segment:
             yield header, position
             position += header.size
 
-    def find_timestamp(self, timestamp: int, *, start_offset: int) -> TimestampOffset | None:
-        """The first record with a timestamp ≥ `timestamp` at or above `start_offset`."""
+    def batch_since(self, timestamp: int, *, start_offset: int) -> Dated | None:
+        """The first batch that has a timestamp ≥ `timestamp`, of those that end at or above
+        `start_offset`."""
         # Up to the entry's offset nothing is newer than the entry: look behind older entries only.
         entry = self.indexes.times.floor(timestamp - 1)
-        found = self.locate(self.base_offset + (entry[1] if entry else 0))
-        if found is None:
-            return None
-        for header, _, batch in self.batches(found[1]):
-            if header.max_timestamp < timestamp or header.last_offset < start_offset:
-                continue
-            columns = open_batch(batch, header)
-            for offset, value in zip(
-                offsets_of(columns, header), timestamps_of(columns, header), strict=True
-            ):
-                if value >= timestamp and offset >= start_offset:
-                    return TimestampOffset(value, offset, header.leader_epoch)
+        found = self.locate(max(self.base_offset + (entry[1] if entry else 0), start_offset))
+        for header, _, batch in self.batches(found[1]) if found else ():
+            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                return Dated(header, batch)
         return None
 
-    def max_timestamp_from(self, offset: int) -> int:
-        """The largest timestamp of a record at or above `offset`; -1 if there is none."""
+    def newest_from(self, offset: int) -> tuple[int, Dated | None]:
+        """The largest timestamp of the batches that begin at or above `offset`, -1 if none does;
+        and the batch that holds it, if that begins below."""
         if offset <= self.base_offset:
-            return self.indexes.max_timestamp
-        found = self.locate(offset)
-        largest = NO_TIMESTAMP
-        for header, _, batch in self.batches(found[1]) if found else ():
-            if header.base_offset >= offset or header.max_timestamp <= largest:
-                largest = max(largest, header.max_timestamp)
-                continue
-            columns = open_batch(batch, header)
-            pairs = zip(offsets_of(columns, header), timestamps_of(columns, header), strict=True)
-            largest = max([largest, *(time for at, time in pairs if at >= offset)])
-        return largest
+            return self.indexes.max_timestamp, None
+        if (found := self.locate(offset)) is None:
+            return NO_TIMESTAMP, None
+        header, position = found
+        largest, cut = NO_TIMESTAMP, None
+        if header.base_offset < offset:
+            _, _, batch = next(self.batches(position))
+            position, cut = position + header.size, Dated(header, batch)
+        if self.indexes.max_timestamp_offset > header.last_offset:
+            return self.indexes.max_timestamp, cut
+        for each, _ in self.headers(position):
+            largest = max(largest, each.max_timestamp)
+        return largest, cut
 
     # -- cutting ---------------------------------------------------------------------------------
 

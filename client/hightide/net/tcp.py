@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import random
+import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -24,8 +26,20 @@ _IOV_MAX = 512
 _SENDFILE_BYTES = 1 << 20
 WAKE_BYTES_MAX = 512 << 10
 """Who wants much is woken for so much of it, not for each packet."""
-MAY_SLEEP_LONGER = sys.platform == "linux"
-"""Whether SO_RCVLOWAT takes care that buffers hold as much as is waited for."""
+
+
+def wakes_in_time(system: str, release: str) -> bool:
+    """Whether a kernel with SO_RCVLOWAT wakes who waits for more than its buffers can hold. Linux
+    before 5.12 did not where packets hold little of what they take, or memory is short; what only
+    calls itself Linux (gVisor, the first WSL) says that it is older."""
+    version = re.match(r"(\d+)\.(\d+)", release)
+    return (
+        system == "linux" and version is not None and (int(version[1]), int(version[2])) >= (5, 12)
+    )
+
+
+MAY_SLEEP_LONGER = wakes_in_time(sys.platform, platform.release())
+"""Whether readers wait for much at a time."""
 LASTING_PORTS = range(15_000, 32_000)
 """Below what systems give to those who ask for any port."""
 

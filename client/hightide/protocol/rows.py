@@ -55,9 +55,12 @@ def decode_rows(payload: Buffer, count: int) -> Columns:
     )
 
 
-def row_spans(data: bytes | bytearray, count: int, headers: RowHeaders) -> Iterator[Span]:
+def row_spans(
+    data: bytes | bytearray, count: int, headers: RowHeaders | None = None
+) -> Iterator[Span]:
     """Where the fields of `count` records are, some thousand records at a time; their headers are
-    gathered in `headers`. Raises `CorruptBatch`."""
+    gathered in `headers`, if somebody wants them. Raises `CorruptBatch`."""
+    headers = RowHeaders() if headers is None else headers
     fast = _numpy_reader() if count >= NUMPY_FROM else None
     position = done = 0
     while done < count:

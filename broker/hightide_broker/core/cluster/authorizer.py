@@ -8,6 +8,7 @@ may not. The length of a prefix never ranks one rule above another. Source: Stan
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 from hightide_broker.core.cluster.acls import (
@@ -59,12 +60,12 @@ class Authorizer:
     ) -> None:
         self._super_users = super_users
         self._everyone_if_none = everyone_if_none
-        self._all: dict[Resource, list[Acl]] = {kind: [] for kind in Resource}
         self._of: dict[tuple[Resource, str], list[Acl]] = {}
+        by_kind: dict[Resource, list[Acl]] = {kind: [] for kind in Resource}
         for acl in acls:
-            self._all[acl.resource].append(acl)
+            by_kind[acl.resource].append(acl)
             self._of.setdefault((acl.resource, acl.principal), []).append(acl)
-        self._named = {kind: _by_name(some) for kind, some in self._all.items() if everyone_if_none}
+        self._named = {kind: _by_name(some) for kind, some in by_kind.items() if everyone_if_none}
         self._said: dict[tuple[Operation, Resource, str], _Rules] = {}
         """By whom they mean, what rules say of an operation: gathered when it is asked first, so
         that a decision meets no rule about another one. Of who is in no rule, nothing is kept."""
@@ -150,7 +151,8 @@ class Authorizer:
     ) -> bool:
         if self._everyone_if_none and EVERYTHING not in self._named[resource].names:
             return True  # something is called as nothing that any rule names
-        about = [a for a in self._all[resource] if a.is_about(principal, host, operation)]
+        every = (self._of.get((resource, who), ()) for who in (principal, EVERYBODY))
+        about = [a for a in chain(*every) if a.is_about(principal, host, operation)]
         denials = {(a.pattern, a.name) for a in about if a.permission is DENY}
         allowing = (a for a in about if a.permission is ALLOW)
         return any(not _is_covered(acl, denials) for acl in allowing)

@@ -6,14 +6,13 @@ decided cannot be slowed down afterwards. Source: KIP-599, in its strict form.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.quota_messages import CONTROLLER_MUTATION_RATE
 from hightide.protocol.words import counted
 from hightide_broker.core.cluster.quotas import Quotas, quota_for
-from hightide_broker.core.cluster.rates import Rates
+from hightide_broker.core.cluster.rates import Rates, in_ms
 
 Take = Callable[[int], None]
 """So many partitions more; raises `Refused` for who is over its quota."""
@@ -42,7 +41,7 @@ class MutationQuotas:
                     ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                     f"{CONTROLLER_MUTATION_RATE} is {counted(quota.value, 'partition')} a second "
                     f"here, and more were created and deleted: ask again in {delay_s:.1f} s",
-                    throttle_time_ms=math.ceil(delay_s * 1000),
+                    throttle_time_ms=in_ms(delay_s),
                 )
             self._rates.record(quota.holder, count, quota.value, now)
 

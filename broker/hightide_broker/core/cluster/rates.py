@@ -7,6 +7,7 @@ raised. Kafka's rate over eleven samples of a second forgets what is older.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 
 BURST_S = 10.0
@@ -14,6 +15,14 @@ BURST_S = 10.0
 second each."""
 HOLDERS_MAX = 10_000
 """Whose rates are remembered: those who owe something, and of too many those who owe it longest."""
+
+TOLD_MS_MAX = (1 << 31) - 1
+"""The longest wait that can be told: Kafka's protocol has no room for more than 24 days."""
+
+
+def in_ms(delay_s: float) -> int:
+    """A wait, as it is told to who has to: a quota may be so small that nobody lives to see it."""
+    return math.ceil(min(delay_s * 1000, TOLD_MS_MAX))
 
 
 class Rate:

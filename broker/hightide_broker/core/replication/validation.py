@@ -37,7 +37,7 @@ from hightide.protocol.records import (
     stamp_append_time,
     stamp_max_timestamp,
 )
-from hightide.protocol.row_spans import RowHeaders, Span
+from hightide.protocol.row_spans import Span
 from hightide.protocol.rows import row_spans
 from hightide_broker.core.cluster.features import ROWS
 from hightide_broker.core.cluster.topic_config import TopicConfig
@@ -289,7 +289,7 @@ def _facts_of_rows(payload: bytes | bytearray, header: BatchHeader) -> Steps[Fac
     oldest = newest = None
     oldest_at = newest_at = 0
     without_key: tuple[int, ...] = ()
-    for span in row_spans(payload, header.record_count, RowHeaders()):
+    for span in row_spans(payload, header.record_count):
         _check_offsets(span, done)
         times = span.timestamp_deltas.tolist()
         if oldest is None or min(times) < oldest:

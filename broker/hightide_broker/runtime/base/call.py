@@ -74,6 +74,11 @@ class Call(Generic[M_co]):
         """The same call, by the same sender, with another request."""
         return replace(self, request=request)  # type: ignore[arg-type]
 
+    def begun(self) -> Call[M_co]:
+        """The same call, once what came with it has been used: records are stored by then, and a
+        request that waits for others to store them, too, would keep them in memory."""
+        return replace(self, attachments=())
+
 
 class Reply(NamedTuple):
     """A response with its attachments: slices of files, or bytes."""

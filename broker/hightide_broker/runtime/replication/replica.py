@@ -10,12 +10,12 @@ is acknowledged after that; a full disk refuses one append and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import trio
 
 from hightide.protocol.codecs import Steps
-from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.messages import FetchPartition, FetchRequest
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.features import NO_LEVELS
@@ -35,8 +35,10 @@ from hightide_broker.runtime.replication.log_loader import log_config
 from hightide_broker.runtime.replication.traffic import Traffic
 from hightide_broker.runtime.replication.troubles import Troubles, advice
 from hightide_broker.storage.log import Log, OffsetOutOfRange
-from hightide_broker.storage.segment import FileSlice, SegmentDamage, TimestampOffset
+from hightide_broker.storage.segment import FileSlice, SegmentDamage
 from hightide_broker.storage.sync_job import SyncJob
+
+T = TypeVar("T")
 
 
 class Appended(NamedTuple):
@@ -456,26 +458,16 @@ class Replica:
                 raise self._storage_refusal(error) from error
         raise AssertionError("unreachable")
 
-    def find_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first committed record with a timestamp ≥ `timestamp`."""
-        return self._find(lambda log: log.offset_for_timestamp(timestamp))
-
-    def find_max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the largest timestamp."""
-        return self._find(Log.offset_of_max_timestamp)
-
-    def _find(self, look: Callable[[Log], TimestampOffset | None]) -> TimestampOffset | None:
+    def ask_log(self, look: Callable[[Log], T]) -> T:
+        """What `look` finds in the log. Raises `Refused`; what cannot be read takes this replica
+        offline."""
         try:
-            found = look(self.log)
+            return look(self.log)
         except SegmentDamage as damage:
             self.go_offline(advice(damage), damaged=True)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}") from damage
-        except CorruptBatch as error:
-            # It is as it was stored, and nobody can read what is in it.
-            raise Refused(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
         except DiskError as error:
             raise self._storage_refusal(error) from error
-        return found if found is None or found.offset < self.committed.value else None
 
     def delete_records(self, offset: int) -> int:
         """Move the log start up to `offset` (-1: the high watermark); the log start then.

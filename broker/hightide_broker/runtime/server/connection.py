@@ -9,7 +9,6 @@ the stretch that brings what they wait for; others finish in a task of their own
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from hightide.protocol.errors import AuthenticationFailed, Refused, RemoteProtoc
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
 from hightide.protocol.strangers import http_refusal, speaks
+from hightide_broker.core.cluster.rates import in_ms
 from hightide_broker.ports import DiskError, NodeMustStop
 from hightide_broker.runtime.base.agenda import Act
 from hightide_broker.runtime.base.call import (
@@ -309,7 +309,7 @@ class ServedConnection:
         else:
             self._terms.counts.enters(call, REMOTE)
             self._parked[outcome] = api.name
-            outcome.begin(_Asker(self, ticket, outcome, call))
+            outcome.begin(_Asker(self, ticket, outcome, call.begun()))
 
     def _work_begins(self, ticket: Ticket) -> None:
         self._at_work += 1
@@ -442,7 +442,7 @@ class ServedConnection:
         if not due_s:
             return body
         self._terms.counts.throttled_s[quota_of(call)] += due_s
-        return exchanged(body, throttle_time_ms=math.ceil(due_s * 1000))
+        return exchanged(body, throttle_time_ms=in_ms(due_s))
 
     def _has_left(
         self, parts: Sequence[Buffer | FilePart] = (), call: Call[Any] | None = None

@@ -39,10 +39,14 @@ from hightide_broker.runtime.base.call import Asker, Reply
 from hightide_broker.runtime.base.watermark import Callback, Watermark
 from hightide_broker.runtime.replication.following import own_log
 from hightide_broker.runtime.replication.replica import Replica
-from hightide_broker.storage.segment import FileSlice
+from hightide_broker.storage.segment import READ_BATCHES_MAX, FileSlice
 
 FETCH_WAIT_MS_MAX = 60_000
 """The longest a fetch is parked, whatever it asks for."""
+
+BATCHES_MAX = 10_000
+"""About so many batches one fetch brings, however small they are: each takes a few µs, and all of
+them are looked at in one stretch."""
 
 
 class Source(Protocol):
@@ -99,6 +103,9 @@ class Look:
     """Whether it may be sent now."""
     size: int = 0
     """Bytes of records found."""
+    batch_count: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Bytes of records found by partition, by the identity of its part of the request."""
     contact: Contact | None = None
     """The session that it is a part of."""
     results: list[m.FetchResult] = field(default_factory=list)
@@ -143,13 +150,20 @@ class FetchHandler:
                 leader.forget_contact(contact)
 
     def look_again(self, request: m.FetchRequest, before: Look | None) -> Look:
-        """Look at what has changed since; at everything, if there is nothing to compare with."""
+        """Look at what has changed since; at everything, if there is nothing to compare with, or
+        a consumer is to be answered, whose answer names all."""
         look = Look(is_new=False)
-        if request.replica_id < 0 or before is None:
+        if before is None:
             self.look_at(request, request.partitions, look)
             return look
         moved = {id(seen.part): seen.part for seen in before.seen if seen.has_news}
         self.look_at(request, [*moved.values()], look)
+        if request.replica_id < 0:
+            look.sizes = before.sizes | look.sizes
+            if look.complete or sum(look.sizes.values()) >= enough(request):
+                look = self.look_again(request, None)
+                look.complete = True
+                return look
         look.seen += [seen for seen in before.seen if id(seen.part) not in moved]
         return look
 
@@ -159,8 +173,9 @@ class FetchHandler:
         """Look at some partitions of a request; refuses nothing but single ones."""
         limit = min(max(request.max_bytes, 0), self._bytes_max)
         for part in parts:
+            left = limit - look.size if look.batch_count < BATCHES_MAX else 0
             try:
-                result, found = self._look_at(request, part, limit - look.size, look)
+                result, found = self._look_at(request, part, left, look)
             except Refused as refusal:
                 look.results.append(self._refusal(part, refusal))
                 look.complete = True
@@ -168,6 +183,8 @@ class FetchHandler:
             if found is not None:
                 look.slices.append(found)
                 look.size += found.size
+                look.batch_count += found.batch_count
+                look.sizes[id(part)] = found.size
             if found is not None or self._is_named(request, part, result, look):
                 look.results.append(result)
             if completes(request, part, result):
@@ -210,6 +227,9 @@ class FetchHandler:
             if found is not None:
                 has_rows = found.has_rows
                 check_reader(request, part.fetch_offset, replica.name, has_rows=has_rows)
+            end = part.fetch_offset if found is None else found.next_offset
+            if end < limit and _is_cut(part, found, left):
+                look.complete = True  # there is more than fits: nothing is to be waited for
             if is_follower and look.is_new:
                 # Only now: a fetch that is refused acknowledges nothing.
                 replica.fetched_by(request, part, look.contact)
@@ -263,6 +283,11 @@ class FetchHandler:
             log_start_offset=log_start,
             current_leader=self._hint(part.topic, part.partition, refusal.code),
         )
+
+
+def _is_cut(part: m.FetchPartition, found: FileSlice | None, left: int) -> bool:
+    """Whether the rest of a partition was left out for the sake of the whole answer."""
+    return left <= part.max_bytes or (found is not None and found.batch_count == READ_BATCHES_MAX)
 
 
 def check_named_once(request: m.FetchRequest) -> None:

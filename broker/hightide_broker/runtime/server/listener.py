@@ -43,6 +43,8 @@ from hightide_broker.runtime.server.tongue import Tongue, Tongues
 
 log = logging.getLogger("hightide.server")
 
+LAST_ANSWERS_S = 1.0
+"""How long the last answers of a node that stops have to leave."""
 _Admitted = tuple[Stream, Peer | None, Session | None]
 """A connection as it goes on, who it is, None if it does not, and its login."""
 
@@ -192,7 +194,10 @@ class Server:
                 self._all_closed.set()
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no more requests, finish those at work, close the connections."""
+        """Take no more requests, finish those at work, close the connections. Who was waited for
+        once is not waited for again, but told why there will be no more."""
+        if self._stopping:
+            timeout_s = min(timeout_s, LAST_ANSWERS_S)
         self._stopping = True
         self._all_closed = trio.Event()
         if not self._inside:

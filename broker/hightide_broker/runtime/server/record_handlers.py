@@ -27,8 +27,9 @@ from hightide_broker.core.replication.refusals import BatchRefused
 from hightide_broker.core.replication.validation import Facts
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
-from hightide_broker.runtime.base.call import Call, CloseConnection, Outcome, Reply
+from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
 from hightide_broker.runtime.base.slices import in_slices
+from hightide_broker.runtime.replication.by_time import finding_newest, finding_timestamp
 from hightide_broker.runtime.replication.known_brokers import KnownBrokers
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
@@ -73,6 +74,7 @@ class RecordHandlers:
         self._in_thread = disk.in_thread
         self._has_looked = False
         self._looking = trio.CapacityLimiter(LOOKS_MAX)
+        self._dating = trio.CapacityLimiter(LOOKS_MAX)
         self._fetching = FetchHandler(replicas, brokers, config, agenda, self._hint)
         self._sessions = FetchSessions(self._fetching, agenda)
 
@@ -180,7 +182,7 @@ class RecordHandlers:
             log_start_offset=replica.log.log_start,
         )
         if acks == m.ACKS_ALL and replica.committed.value < appended.end_offset:
-            held_up = partial(_held_up, replica.require_leader(), appended.end_offset)
+            held_up = partial(_held_up, replica, appended.end_offset)
             return result, Waiting(number, replica.committed, appended.end_offset, held_up)
         return result, None
 
@@ -192,7 +194,7 @@ class RecordHandlers:
 
     # -- offsets ---------------------------------------------------------------------------------
 
-    def list_offsets(self, call: Call[m.ListOffsetsRequest]) -> Reply:
+    def list_offsets(self, call: Call[m.ListOffsetsRequest]) -> Reply | Later:
         """Earliest, latest, by timestamp, or of the largest timestamp."""
         request = call.request
         named = {(part.topic, part.partition) for part in request.partitions}
@@ -201,38 +203,51 @@ class RecordHandlers:
             why = f"partitions are named again {repeats} times, expected {REPEATS_MAX} or less"
             raise Refused(ErrorCode.INVALID_REQUEST, why)
         look = partial(self._list_offset, request.replica_id >= 0)
+        if any(map(_is_time, request.partitions)):
+            return partial(self._look_for_times, request, look)
         results = _each(request.partitions, look, m.ListOffsetsResult)
         return Reply(m.ListOffsetsResponse(partitions=results))
+
+    async def _look_for_times(
+        self,
+        request: m.ListOffsetsRequest,
+        look: Callable[[m.ListOffsetsPartition], m.ListOffsetsResult],
+    ) -> Reply:
+        results = []
+        for part in request.partitions:
+            await trio.lowlevel.checkpoint()
+            try:
+                results.append(await self._at_time(part) if _is_time(part) else look(part))
+            except Refused as refusal:
+                results.append(_refused(m.ListOffsetsResult, part, refusal))
+        return Reply(m.ListOffsetsResponse(partitions=results))
+
+    async def _at_time(self, part: m.ListOffsetsPartition) -> m.ListOffsetsResult:
+        replica = self._replicas.get(part.topic, part.partition)
+        replica.require_leader(part.current_leader_epoch)
+        async with self._dating:
+            if part.timestamp == m.MAX_TIMESTAMP:
+                found = await in_slices(finding_newest(replica))
+            else:
+                found = await in_slices(finding_timestamp(replica, part.timestamp))
+        leader = replica.require_leader(part.current_leader_epoch)
+        if found is None:
+            require_watermark(replica, leader)
+        timestamp, offset, epoch = found or (-1, -1, -1)
+        return _listed(part, offset, epoch, timestamp)
 
     def _list_offset(self, is_follower: bool, part: m.ListOffsetsPartition) -> m.ListOffsetsResult:
         replica = self._replicas.get(part.topic, part.partition)
         leader = replica.require_leader(part.current_leader_epoch)
         log = replica.log
-        timestamp = -1
         if part.timestamp == m.EARLIEST:
-            offset, epoch = log.log_start, log.epochs.epoch_for_offset(log.log_start)
-        elif part.timestamp == m.LATEST and is_follower:
-            offset, epoch = log.log_end, leader.epoch
-        elif part.timestamp == m.LATEST:
-            require_watermark(replica, leader)
-            offset, epoch = replica.high_watermark, leader.epoch
-        elif part.timestamp < m.MAX_TIMESTAMP:
+            return _listed(part, log.log_start, log.epochs.epoch_for_offset(log.log_start))
+        if part.timestamp != m.LATEST:
             raise Refused(ErrorCode.INVALID_REQUEST, f"timestamp {part.timestamp} has no meaning")
-        else:
-            largest = part.timestamp == m.MAX_TIMESTAMP
-            found = (
-                replica.find_max_timestamp() if largest else replica.find_timestamp(part.timestamp)
-            )
-            if found is None:
-                require_watermark(replica, leader)
-            timestamp, offset, epoch = found or (-1, -1, -1)
-        return m.ListOffsetsResult(
-            topic=part.topic,
-            partition=part.partition,
-            offset=offset,
-            timestamp=timestamp,
-            leader_epoch=epoch,
-        )
+        if is_follower:
+            return _listed(part, log.log_end, leader.epoch)
+        require_watermark(replica, leader)
+        return _listed(part, replica.high_watermark, leader.epoch)
 
     def offset_for_leader_epoch(self, call: Call[m.OffsetForLeaderEpochRequest]) -> Reply:
         """Where an epoch ends here."""
@@ -349,6 +364,23 @@ class _Refusable(Protocol[R_co]):
     def __call__(self, *, topic: str, partition: int, error: str, message: str) -> R_co: ...
 
 
+def _is_time(part: m.ListOffsetsPartition) -> bool:
+    """Whether a record has to be looked for."""
+    return part.timestamp >= 0 or part.timestamp == m.MAX_TIMESTAMP
+
+
+def _listed(
+    part: m.ListOffsetsPartition, offset: int, epoch: int, timestamp: int = -1
+) -> m.ListOffsetsResult:
+    return m.ListOffsetsResult(
+        topic=part.topic,
+        partition=part.partition,
+        offset=offset,
+        timestamp=timestamp,
+        leader_epoch=epoch,
+    )
+
+
 def require_watermark(replica: Replica, leader: Leader) -> None:
     """Raise `Refused` while a new leader cannot say what is committed."""
     if not leader.knows_its_watermark():
@@ -370,10 +402,10 @@ def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -
     return results
 
 
-def _held_up(leader: Leader, offset: int) -> str:
+def _held_up(replica: Replica, offset: int) -> str:
     """Why records below an offset are not committed, as the end of a sentence."""
-    waits_for = leader.waits_for(offset)
-    if not waits_for:
+    leader = replica.leader  # of this epoch: who led on waits on
+    if leader is None or not (waits_for := leader.waits_for(offset)):
         return ""
     return (
         f". In sync are {list(leader.maximal_isr)}, and {waits_for} have not fetched them: a "
