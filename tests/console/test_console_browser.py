@@ -273,6 +273,12 @@ def test_who_signs_in_sees_what_the_cluster_lets_it_see(chromium, tmp_path):
         tab.until("document.querySelector('nav')")
         tab.go("/topics", heading="Topics").until("document.querySelector('tbody tr')")
         assert tab.page.query_selector("[role=note]") is None, "who comes in has proven who he is"
+        tab.go("/", heading="Cluster").until("document.body.textContent.includes('may not DESC')")
+        assert "does not answer" not in tab.text(), "brokers do, only not to her"
+        tab.go("/topics/a-one", heading="a-one").until("document.querySelector('.why')")
+        assert "tell those who may DESCRIBE the cluster" in tab.text(".why")
+        assert "does not answer" not in tab.text()
+        tab.go("/topics", heading="Topics").until("document.querySelector('tbody tr')")
         tab.page.get_by_role("checkbox").check()
         names = tab.page.eval_on_selector_all("tbody th", "all => all.map(e => e.textContent)")
         assert names == ["a-one"]
