@@ -1,4 +1,4 @@
-"""Looks at the cluster for one user: once a second while anybody watches, once for all who do.
+"""Looks at the cluster for one user: every 0.75 s while anybody watches, once for all who do.
 
 What was seen is replaced whole; who waits for news is told of the newest, never of all there was.
 """
@@ -40,7 +40,10 @@ from hightide_console.views import (
 if TYPE_CHECKING:
     from hightide import Admin, ClusterDescription, QuorumDescription, TopicDescription
 
-LOOK_S = 1.0
+LOOK_S = 0.75
+"""From the start of one look to the next: with what a look takes, a change is seen in a second."""
+PAUSE_S = 0.25
+"""At least so long nothing is asked, however long a look took."""
 SILENCE_S = 2.5
 """A look that takes longer is told of."""
 ANSWER_S = 1.0
@@ -106,11 +109,12 @@ class Eye:
             if not self._watchers:
                 self._wake = trio.Event()
                 await self._wake.wait()
+            began = trio.current_time()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell_of_silence)
                 await self.look()
                 nursery.cancel_scope.cancel()
-            await trio.sleep(LOOK_S)
+            await trio.sleep_until(max(began + LOOK_S, trio.current_time() + PAUSE_S))
 
     async def _tell_of_silence(self) -> None:
         await trio.sleep(SILENCE_S)

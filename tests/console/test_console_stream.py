@@ -4,6 +4,8 @@ Goal: the newest state and every event once, whoever comes back, and nobody who 
 anything; method: a fake cluster, browsers without sockets, virtual time.
 """
 
+from itertools import pairwise
+
 import pytest
 import trio
 from consolekit import Browser, FakeAdmin, began, session_of
@@ -11,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from hightide_broker.trace.lines import read_lines
 from hightide_console import stream as module
-from hightide_console.eye import ANSWER_S, DISKS_S, LOOK_S, SILENCE_S, UNTOLD
+from hightide_console.eye import ANSWER_S, DISKS_S, LOOK_S, PAUSE_S, SILENCE_S, UNTOLD
 from hightide_console.stream import EVENTS_AT_ONCE, KEEP_ALIVE_S, SEND_S, Stream, Streams
 
 
@@ -134,6 +136,25 @@ async def test_one_stream_too_many_is_told_so_and_leaves_the_others(opened, monk
 
 
 # -- the eye ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "apart_s"), [(0.0, LOOK_S), (0.4, LOOK_S), (2.0, 2.0 + PAUSE_S)]
+)
+async def test_looks_begin_at_one_distance_or_with_a_pause_behind_a_long_one(
+    opened, eye, nursery, autojump_clock, monkeypatch, takes_s, apart_s
+):
+    began_at = []
+
+    async def look():
+        began_at.append(trio.current_time())
+        await trio.sleep(takes_s)
+
+    monkeypatch.setattr(eye, "look", look)
+    nursery.start_soon(eye.run)
+    await opened("orders")
+    await trio.sleep(3.5 * apart_s)
+    assert [later - one for one, later in pairwise(began_at)] == pytest.approx([apart_s] * 3)
 
 
 async def test_ten_that_look_cost_what_one_does_and_nobody_costs_nothing(

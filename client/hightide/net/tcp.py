@@ -30,6 +30,13 @@ LASTING_PORTS = range(15_000, 32_000)
 """Below what systems give to those who ask for any port."""
 
 
+def wake_at(sock: socket.socket, count: int) -> None:
+    """The socket is readable once so many bytes are there, or as many as it can hold; or at its
+    end."""
+    if MAY_SLEEP_LONGER:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+
 class SocketStream:
     """What every stream over a socket has in common; it does not block."""
 
@@ -74,10 +81,8 @@ class SocketStream:
             must_wait = True
 
     def _wake_at(self, count: int) -> None:
-        """The socket is readable once so many bytes are there, or as many as it can hold; or at its
-        end."""
-        if count != self._woken_at and MAY_SLEEP_LONGER:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        if count != self._woken_at:
+            wake_at(self._socket, count)
             self._woken_at = count
 
     def _check_open(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hightide.net.login import AGAIN, Login, good_for_s, turned_away
+from hightide.net.tcp import WAKE_BYTES_MAX, wake_at
 from hightide.net.tls import failed
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
@@ -65,6 +66,7 @@ class BlockingConnection:
             raise BrokerUnreachable(f"no connection: {error}", broker=self.address) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = sock if context is None else self._secured(sock, context, host)
+        self._woken_at = 1
         self._next_id = 0
         self._unanswered: set[int] = set()
         self._login = login
@@ -174,11 +176,17 @@ class BlockingConnection:
         data = view = np.empty(count, np.uint8).data
         while view:
             self._limit_to(deadline)
+            self._wake_at(min(len(view), WAKE_BYTES_MAX) if count > WAKE_BYTES_MAX else 1)
             got = self._socket.recv_into(view)
             if got == 0:
                 raise BrokerUnreachable("the broker closed the connection", broker=self.address)
             view = view[got:]
         return data
+
+    def _wake_at(self, count: int) -> None:
+        if count != self._woken_at and not isinstance(self._socket, ssl.SSLSocket):
+            wake_at(self._socket, count)
+            self._woken_at = count
 
     def _limit_to(self, deadline: float) -> None:
         """Before each piece: the socket's own limit is for one, and a byte now and then would never
