@@ -67,11 +67,13 @@ SHELLS = {"os.system", "os.popen", "os.execv", "os.execvp", "os.spawnv", "os.pos
 # {path: {what: reason}}; by none of them a setting says what is opened.
 ALLOWED = {
     "client/hightide/__init__.py": {"import_module": "this package's own modules, by its table"},
+    "client/hightide/arrow/__init__.py": {"find_spec": "looks for two libraries that it names"},
     "client/hightide/spark/__init__.py": {"import_module": "its own modules, by its table"},
     "cli/hightide_cli/main.py": {"import_module": "this package's own modules, by its table"},
     "client/hightide/java.py": {"subprocess": "asks a Java that was found for its version"},
     "client/hightide/spark/endings.py": {"subprocess": "notes what pyspark starts"},
     "broker/hightide_broker/runtime/metrics/http.py": {"http": "what statuses are called"},
+    "cli/hightide_cli/bench/console.py": {"http": "asks the console that it started itself"},
     "cli/hightide_cli/metrics.py": {"http": "asks a node of this machine, by what that wrote down"},
     "cli/hightide_cli/console_process.py": {"subprocess": "starts a console, by this very Python"},
     "cli/hightide_cli/processes.py": {"subprocess": "starts nodes, by this very Python"},
