@@ -96,6 +96,19 @@ async def test_a_group_is_never_behind_by_less_than_nothing():
         assert await behind_ms(client, "old") == [-1]
 
 
+async def test_how_old_a_record_is_that_cannot_be_read_is_not_told():
+    async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
+        await client.create()
+        await client.produce(b"x")
+        await committed(client, "g", 0)
+        assert ("group_lag_seconds", "g", "t", "0") in await samples(node)
+        (replica,) = [each for each in node.replicas if each.tp.topic == "t"]
+        replica.log.batches = lambda _: iter(())
+        found = await samples(node)
+        assert found["group_lag_records", "g", "t", "0"] == 1
+        assert ("group_lag_seconds", "g", "t", "0") not in found
+
+
 async def test_what_the_controller_decides_is_counted():
     async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
         await client.create()
