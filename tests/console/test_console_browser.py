@@ -36,7 +36,11 @@ PAGES = {
     "/access": "Users and permissions",
     "/messages/orders/0": "messages",
     "/timeline/orders/0": "timeline",
+    "/lab": "Lab",
+    "/lab/one-after-the-other": "follower, then leader, go down",
 }
+DARK = ("/", "/topics/orders", "/access", "/lab/one-after-the-other")
+"""Those that together have all kinds of parts."""
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
@@ -74,11 +78,13 @@ def test_lanes_are_what_the_brokers_say(tab, cluster):
     assert {int(broker): int(end) for broker, end in drawn} == ends_of(cluster)
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_page_can_be_heard_and_fits_a_phone(chromium, console, path):
+@pytest.mark.parametrize(
+    ("path", "scheme"), [*((path, "light") for path in PAGES), *((path, "dark") for path in DARK)]
+)
+def test_every_page_can_be_heard_and_fits_a_phone(chromium, console, path, scheme):
     from axe_playwright_python.sync_playwright import Axe
 
-    tab = Tab(chromium, console.address, width=360, height=700)
+    tab = Tab(chromium, console.address, width=360, height=700, scheme=scheme)
     tab.go(path, heading=PAGES[path])
     tab.until("!document.body.textContent.includes('looking')")
     found = Axe().run(tab.page).response["violations"]
