@@ -197,6 +197,14 @@ def test_a_page_finds_a_console_again_that_was_restarted(chromium, cluster):
     second.end()
 
 
+def test_of_voters_nothing_is_told_that_they_did_not_say(tab):
+    tab.go("/quorum", heading="Quorum").until("document.querySelectorAll('g.lane').length === 3")
+    heads = tab.page.eval_on_selector_all(
+        "figure.lanes thead th", "all => all.map(each => each.textContent)"
+    )
+    assert heads == ["node", "is", "epoch", "watermark", "log end", "behind"]
+
+
 def test_a_name_typed_by_hand_that_is_none_breaks_no_page(tab):
     tab.go("/topics/%", heading="Topic").until("document.body.textContent.includes('no such')")
 
