@@ -252,6 +252,8 @@ class Eye:
             if reading.cancelled_caught and node in brokers:
                 self._silent.add(node)
 
+        if not self._is_untold:
+            self.is_untraced = ""  # the same permission opens both, and it may have been given
         if self.is_untraced:
             return
         serving = [each.id for each in cluster.brokers if not each.fenced]

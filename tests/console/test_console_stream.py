@@ -294,6 +294,8 @@ async def test_a_broker_that_does_not_tell_this_user_is_not_taken_for_one_that_d
     assert "may not DESCRIBE" in state["untraced"]
     admin.may_describe = True
     await trio.sleep(2 * LOOK_S)
+    assert browser.states()[-1]["untraced"] == ""
+    assert browser.numbers() == [1]
     (part,) = browser.states()[-1]["topic"]["partitions"]
     assert [lane["log_end"] for lane in part["lanes"]] == [10] * 3
     admin.may_describe = False
