@@ -145,7 +145,7 @@ def test_a_directory_that_is_named_and_is_none_is_not_passed_over(command, clust
 
 def test_a_simulated_world_is_told_and_replayed_like_any_other(command, tmp_path):
     file, garbage = tmp_path / "trace.jsonl", b'garbage\n{"ms":1}\n\0\0'
-    ended = command("sim", "replay", "2", "--world", "replicated", "-J", "--trace", str(file))
+    ended = command("sim", "replay", "1", "--world", "replicated", "-J", "--trace", str(file))
     assert ended.code == 0
     with file.open("ab") as more:
         more.write(garbage)

@@ -20,6 +20,7 @@ from hightide.net.cluster import Cluster, closed, open_cluster
 from hightide.net.options import from_config, taking
 from hightide.net.ports import SystemClock
 from hightide.net.turns import Turns
+from hightide.net.warned import Warned
 from hightide.produce.accumulator import Accumulator
 from hightide.produce.bulk import (
     Cutter,
@@ -120,12 +121,11 @@ class Producer:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        async with (
-            open_cluster(self._options, on_retry=self._options.on_retry) as cluster,
-            open_background() as nursery,
-        ):
+        options = self._options
+        # Somebody's own callback is called in the background alone: what it raises ends this.
+        log = options.on_retry if isinstance(options.on_retry, Warned) else None
+        async with open_cluster(options, on_retry=log) as cluster, open_background() as nursery:
             self._cluster = cluster
-            options = self._options
             self._sender = Sender(
                 self._accumulator,
                 cluster,
