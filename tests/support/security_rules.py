@@ -67,7 +67,6 @@ SHELLS = {"os.system", "os.popen", "os.execv", "os.execvp", "os.spawnv", "os.pos
 # {path: {what: reason}}; by none of them a setting says what is opened.
 ALLOWED = {
     "client/hightide/__init__.py": {"import_module": "this package's own modules, by its table"},
-    "client/hightide/arrow/__init__.py": {"find_spec": "looks for two libraries that it names"},
     "client/hightide/spark/__init__.py": {"import_module": "its own modules, by its table"},
     "cli/hightide_cli/main.py": {"import_module": "this package's own modules, by its table"},
     "client/hightide/java.py": {"subprocess": "asks a Java that was found for its version"},
