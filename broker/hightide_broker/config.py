@@ -277,6 +277,14 @@ def open_listeners(config: BrokerConfig) -> list[str]:
     ]
 
 
+def ways_in(config: BrokerConfig) -> list[tuple[str, str]]:
+    """Each listener with each way to prove there who one is, as metrics name them."""
+    found = [("client", "TLS")] if config.clients_under_tls else []
+    found += [("client", "SCRAM")] if config.users_log_in else []
+    is_tls = config.is_split and config[keys.INTERNAL_SECURITY_PROTOCOL] == TLS
+    return found + ([("internal", "TLS")] if is_tls else [])
+
+
 def open_metrics(config: BrokerConfig) -> str:
     """The HOST:PORT where others than this machine's users are told its metrics, as that port asks
     nobody who they are; empty: there is none."""

@@ -11,8 +11,9 @@ FOR_PEOPLE = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class JsonLines(logging.Formatter):
-    """A line of JSON a record: `event` names the place in the house that tells it, and stays the
-    same whatever the message says."""
+    """A line of JSON a record: `event` names the place in the house that tells it, or what it says
+    by `extra` where a place tells of several things; it stays the same whatever the message says.
+    """
 
     def __init__(self, node: int) -> None:
         super().__init__()
@@ -25,7 +26,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "node": self._node,
             "logger": record.name,
-            "event": f"{record.module}.{record.funcName.lstrip('_')}",
+            "event": getattr(record, "event", f"{record.module}.{record.funcName.lstrip('_')}"),
             "message": record.getMessage(),
         }
         if record.exc_info:

@@ -148,7 +148,8 @@ async def warn_of_open(config: BrokerConfig) -> None:
     log = logging.getLogger("hightide.node")
     if not (found := open_listeners(config)):
         if not config.clients_prove:
-            log.warning("all users of this machine may do anything here: hightide up --secure")
+            told = "all users of this machine may do anything here: hightide up --secure"
+            log.warning(told, extra={"event": "server.open_on_loopback"})
         return
     while True:
         log.warning(

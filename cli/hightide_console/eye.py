@@ -56,6 +56,9 @@ LEADERLESS = (
     "controllers is there, nothing can be created, changed or deleted, and no partition gets "
     "another leader"
 )
+UNTOLD = (
+    "how far replicas are, brokers tell those who may DESCRIBE the cluster (hightide acls allow)"
+)
 DISKS_S = 5.0
 """How often the sizes of everything are asked for."""
 KEPT_MAX = 1_000
@@ -89,6 +92,8 @@ class Eye:
         self._quorum: QuorumDescription | None = None
         self._silent: set[int] = set()
         """Brokers that did not answer in the last look."""
+        self._is_untold = False
+        """Whether brokers answered that this user may not know what they hold."""
         self._for_nodes: set[int] = set()
         """Controllers where only nodes may come: their traces are not seen."""
         self._held: dict[str, Held] = {}
@@ -180,12 +185,19 @@ class Eye:
     async def _directories(
         self, topics: list[str] | None, brokers: list[int]
     ) -> list[LogDirDescription]:
-        """What brokers hold. Each is asked by itself: one that hangs holds up nobody."""
+        """What brokers hold; nothing of one that does not tell this user. Each is asked by itself:
+        one that hangs holds up nobody."""
         found = {each: LogDirDescription(each, "", [], -1, "no answer") for each in brokers}
+        self._is_untold = False
 
         async def ask(broker: int) -> None:
-            with trio.move_on_after(ANSWER_S), suppress(HightideError):
-                (found[broker],) = await self.admin.describe_log_dirs(topics, brokers=[broker])
+            try:
+                with trio.move_on_after(ANSWER_S):
+                    (found[broker],) = await self.admin.describe_log_dirs(topics, brokers=[broker])
+            except HightideError as error:
+                if _is_denied(error):
+                    self._is_untold = True
+                    del found[broker]
 
         async with trio.open_nursery() as nursery:
             for broker in brokers:
@@ -197,7 +209,8 @@ class Eye:
         name = topic.topic
         directories = await self._directories([name], brokers)
         held, min_isr = held_by(directories), await self._min_isr_of(name)
-        view = topic_view(topic, held, min_isr, self._held.get(name))
+        untold = UNTOLD if self._is_untold else ""
+        view = topic_view(topic, held, min_isr, self._held.get(name), untold=untold)
         self._held[name] = {**self._held.get(name, {}), **held}
         starts = epoch_starts(self.history.events(), name)
         for part in view["partitions"]:
@@ -229,7 +242,7 @@ class Eye:
                     try:
                         found.extend(await self._read_trace(node, kind))
                     except ApiError as error:
-                        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                        if _is_denied(error):
                             self.is_untraced = str(error)
                     except AuthenticationFailed:
                         self._for_nodes.add(node)
@@ -239,6 +252,8 @@ class Eye:
             if reading.cancelled_caught and node in brokers:
                 self._silent.add(node)
 
+        if not self._is_untold:
+            self.is_untraced = ""  # the same permission opens both, and it may have been given
         if self.is_untraced:
             return
         serving = [each.id for each in cluster.brokers if not each.fenced]
@@ -300,3 +315,8 @@ class Eye:
 def _is_led(cluster: ClusterDescription) -> bool:
     """Whether a controller is active, as far as the broker that was asked knows."""
     return cluster.controller != NO_LEADER
+
+
+def _is_denied(error: HightideError) -> bool:
+    """Whether it is a no to this user, and not the want of an answer."""
+    return isinstance(error, ApiError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -66,7 +66,7 @@ def cluster_view(
             for broker in sorted(cluster.brokers, key=lambda each: each.id)
         ],
         "topics": [_topic_row(topic) for topic in sorted(topics, key=lambda each: each.topic)],
-        "quorum": None if quorum is None else _quorum(quorum),
+        "quorum": None if quorum is None else _quorum(quorum, disks),
     }
 
 
@@ -110,7 +110,9 @@ def _topic_row(topic: TopicDescription) -> View:
     }
 
 
-def _quorum(quorum: QuorumDescription) -> View:
+def _quorum(quorum: QuorumDescription, disks: Mapping[int, LogDirDescription]) -> View:
+    """Who votes. Where nobody leads, nobody listens to voters; those that are brokers are asked."""
+    silent = {*quorum.silent, *(broker for broker, each in disks.items() if each.error)}
     return {
         "leader": quorum.leader,
         "epoch": quorum.epoch,
@@ -120,7 +122,7 @@ def _quorum(quorum: QuorumDescription) -> View:
                 "id": voter.id,
                 "log_end": voter.log_end_offset,
                 "lag": voter.lag,
-                "silent": voter.id in quorum.silent,
+                "silent": voter.id in silent,
             }
             for voter in sorted(quorum.voters, key=lambda each: each.id)
         ],
@@ -132,28 +134,35 @@ def _quorum(quorum: QuorumDescription) -> View:
 
 
 def topic_view(
-    topic: TopicDescription, held: Held, min_isr: int, before: Held | None = None
+    topic: TopicDescription,
+    held: Held,
+    min_isr: int,
+    before: Held | None = None,
+    *,
+    untold: str = "",
 ) -> View:
     """A topic's page: a lane for each replica of each partition. Of a broker that does not answer
-    now, what it said `before` is shown, and that it is old."""
+    now, what it said `before` is shown, and that it is old. `untold`: why brokers that answer do
+    not say how far they are."""
     return {
         "topic": topic.topic,
         "topic_id": topic.topic_id,
         "min_isr": min_isr,
         "partitions": [
-            _partition(topic.topic, part, held, before or {}, min_isr) for part in topic.partitions
+            _partition(topic.topic, part, held, {} if untold else before or {}, min_isr, untold)
+            for part in topic.partitions
         ],
     }
 
 
 def _partition(
-    topic: str, part: PartitionDescription, held: Held, before: Held, min_isr: int
+    topic: str, part: PartitionDescription, held: Held, before: Held, min_isr: int, untold: str
 ) -> View:
     lanes = []
     for broker in part.replicas:
         key = broker, topic, part.partition
-        is_stale = key not in held
-        lanes.append(_lane(broker, part, before.get(key) if is_stale else held[key], is_stale))
+        is_stale = key not in held and not untold
+        lanes.append(_lane(broker, part, held.get(key, before.get(key)), is_stale))
     return {
         "partition": part.partition,
         "leader": part.leader,
@@ -162,7 +171,7 @@ def _partition(
         "elr": list(part.elr),
         "preferred": part.replicas[0] if part.replicas else -1,
         "lanes": lanes,
-        "why": why_there(part, lanes, min_isr),
+        "why": untold or why_there(part, lanes, min_isr),
     }
 
 

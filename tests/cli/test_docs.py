@@ -223,6 +223,16 @@ def test_the_reference_shows_what_a_class_has_from_one_that_is_not_shown(site, r
 
 
 @pytest.mark.slow
+def test_the_guide_shows_pictures_that_a_script_made(site):
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (GUIDE / "replication.md").read_text())
+    assert shown
+    made = {path.resolve() for path in (ROOT / "deploy/pictures").glob("*.png")}
+    assert {(GUIDE / each).resolve() for each in shown} <= made
+    page = (site / "guide/replication.html").read_text(encoding="utf-8")
+    assert page.count('src="data:image/png;base64,') == len(shown)
+
+
+@pytest.mark.slow
 def test_every_link_leads_somewhere(site):
     pages = {page: Links(page) for page in site.rglob("*.html")}
     assert len(pages) > 8

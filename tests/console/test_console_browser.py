@@ -36,7 +36,11 @@ PAGES = {
     "/access": "Users and permissions",
     "/messages/orders/0": "messages",
     "/timeline/orders/0": "timeline",
+    "/lab": "Lab",
+    "/lab/one-after-the-other": "follower, then leader, go down",
 }
+DARK = ("/", "/topics/orders", "/access", "/lab/one-after-the-other")
+"""Those that together have all kinds of parts."""
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
@@ -74,11 +78,13 @@ def test_lanes_are_what_the_brokers_say(tab, cluster):
     assert {int(broker): int(end) for broker, end in drawn} == ends_of(cluster)
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_page_can_be_heard_and_fits_a_phone(chromium, console, path):
+@pytest.mark.parametrize(
+    ("path", "scheme"), [*((path, "light") for path in PAGES), *((path, "dark") for path in DARK)]
+)
+def test_every_page_can_be_heard_and_fits_a_phone(chromium, console, path, scheme):
     from axe_playwright_python.sync_playwright import Axe
 
-    tab = Tab(chromium, console.address, width=360, height=700)
+    tab = Tab(chromium, console.address, width=360, height=700, scheme=scheme)
     tab.go(path, heading=PAGES[path])
     tab.until("!document.body.textContent.includes('looking')")
     found = Axe().run(tab.page).response["violations"]
@@ -191,6 +197,14 @@ def test_a_page_finds_a_console_again_that_was_restarted(chromium, cluster):
     second.end()
 
 
+def test_of_voters_nothing_is_told_that_they_did_not_say(tab):
+    tab.go("/quorum", heading="Quorum").until("document.querySelectorAll('g.lane').length === 3")
+    heads = tab.page.eval_on_selector_all(
+        "figure.lanes thead th", "all => all.map(each => each.textContent)"
+    )
+    assert heads == ["node", "is", "epoch", "watermark", "log end", "behind"]
+
+
 def test_a_name_typed_by_hand_that_is_none_breaks_no_page(tab):
     tab.go("/topics/%", heading="Topic").until("document.body.textContent.includes('no such')")
 
@@ -273,6 +287,12 @@ def test_who_signs_in_sees_what_the_cluster_lets_it_see(chromium, tmp_path):
         tab.until("document.querySelector('nav')")
         tab.go("/topics", heading="Topics").until("document.querySelector('tbody tr')")
         assert tab.page.query_selector("[role=note]") is None, "who comes in has proven who he is"
+        tab.go("/", heading="Cluster").until("document.body.textContent.includes('may not DESC')")
+        assert "does not answer" not in tab.text(), "brokers do, only not to her"
+        tab.go("/topics/a-one", heading="a-one").until("document.querySelector('.why')")
+        assert "tell those who may DESCRIBE the cluster" in tab.text(".why")
+        assert "does not answer" not in tab.text()
+        tab.go("/topics", heading="Topics").until("document.querySelector('tbody tr')")
         tab.page.get_by_role("checkbox").check()
         names = tab.page.eval_on_selector_all("tbody th", "all => all.map(e => e.textContent)")
         assert names == ["a-one"]

@@ -13,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from hightide_broker.trace.lines import read_lines
 from hightide_console import stream as module
-from hightide_console.eye import ANSWER_S, DISKS_S, LOOK_S, PAUSE_S, SILENCE_S
+from hightide_console.eye import ANSWER_S, DISKS_S, LOOK_S, PAUSE_S, SILENCE_S, UNTOLD
 from hightide_console.stream import EVENTS_AT_ONCE, KEEP_ALIVE_S, SEND_S, Stream, Streams
 
 
@@ -262,6 +262,46 @@ async def test_where_nobody_leads_it_looks_as_often_as_ever_and_says_so(
     await trio.sleep(2 * LOOK_S + ANSWER_S)
     cluster = browser.states()[-1]["cluster"]
     assert (cluster["error"], cluster["quorum"]["leader"]) == ("", 1)
+
+
+async def test_voters_that_are_gone_are_silent_though_nobody_listens_to_them(
+    opened, eye, admin, nursery, autojump_clock
+):
+    admin.voters = [1, 2, 3]
+    nursery.start_soon(eye.run)
+    browser = await opened()
+    await trio.sleep(2.5 * LOOK_S)
+    admin.controller = -1
+    admin.hanging.update((1, 2))
+    await trio.sleep(DISKS_S + 3)
+    voters = browser.states()[-1]["cluster"]["quorum"]["voters"]
+    assert [(each["id"], each["silent"]) for each in voters] == [(1, True), (2, True), (3, False)]
+
+
+async def test_a_broker_that_does_not_tell_this_user_is_not_taken_for_one_that_does_not_answer(
+    opened, eye, admin, nursery, autojump_clock
+):
+    admin.may_describe, admin.lines = False, [began(1)]
+    nursery.start_soon(eye.run)
+    browser = await opened("orders")
+    await trio.sleep(DISKS_S + 3)
+    state = browser.states()[-1]
+    assert [each["silent"] for each in state["cluster"]["brokers"]] == [False] * 3
+    assert [each["size_bytes"] for each in state["cluster"]["brokers"]] == [-1] * 3
+    (part,) = state["topic"]["partitions"]
+    assert [(lane["stale"], lane["log_end"]) for lane in part["lanes"]] == [(False, -1)] * 3
+    assert part["why"] == UNTOLD
+    assert "may not DESCRIBE" in state["untraced"]
+    admin.may_describe = True
+    await trio.sleep(2 * LOOK_S)
+    assert browser.states()[-1]["untraced"] == ""
+    assert browser.numbers() == [1]
+    (part,) = browser.states()[-1]["topic"]["partitions"]
+    assert [lane["log_end"] for lane in part["lanes"]] == [10] * 3
+    admin.may_describe = False
+    await trio.sleep(2 * LOOK_S)
+    (part,) = browser.states()[-1]["topic"]["partitions"]
+    assert [lane["log_end"] for lane in part["lanes"]] == [-1] * 3, "what was told before is old"
 
 
 async def test_events_are_learned_once_and_numbered(opened, eye, admin, nursery, autojump_clock):

@@ -4,9 +4,12 @@ Goal: no flag, key or number in it that the code does not know. Method: the file
 they are; the tools that render or judge them are asked where they are installed.
 """
 
+import copy
 import re
 import shutil
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -67,29 +70,52 @@ def test_every_variable_is_a_key(path):
         assert others == set()
 
 
+NOUNS = cli.list_commands(click.Context(cli))
+
+
+def commands():
+    """(file, words) of each `hightide …` in the files."""
+    for path in TEXTS:
+        for line in path.read_text().splitlines():
+            for noun, rest in re.findall(r"hightide[, ]+([a-z]+)\b(.*)", line):
+                words = re.sub(r"""[\[\],"']""", " ", re.split(r"[|&;`]| #", rest)[0]).split()
+                if noun in NOUNS:
+                    yield path, [noun, *words]
+
+
+COMMANDS = [(path.name, words) for path, words in commands()]
+
+
+def test_commands_are_found_in_the_files():
+    nouns = {words[0] for _, words in COMMANDS}
+    assert {"brokers", "certs", "console", "quorum", "server", "storage"} <= nouns
+
+
 @pytest.mark.parametrize(
-    "line",
-    [
-        "hightide server start -c FILE",
-        "hightide storage format -c FILE --cluster-id ID --join",
-        "hightide brokers may-restart 1 --wait 300 -b 127.0.0.1:19092",
-        "hightide brokers may-restart 1 --wait 300 --config FILE",
-        "hightide console --bootstrap A:1 --listen 0.0.0.0:19080",
-        "hightide certs create certs --node 1=host --client admin",
-    ],
+    "words",
+    [words for _, words in COMMANDS],
+    ids=[f"{name}-{words[:2]}" for name, words in COMMANDS],
 )
-def test_every_command_and_its_flags_exist(line):
-    """Those that the files here have, in their words."""
-    said = "".join(path.read_text() for path in TEXTS)
-    words = line.split()[1:]
-    name = words[0] if words[0] == "console" else " ".join(words[:2])
-    assert re.search(rf"hightide,? {name}\b", said), "it is in one of the files"
+def test_every_command_and_its_flags_exist(words):
+    check(words)
+
+
+def check(words):
+    """Fails for what the command line does not know."""
     command, rest = cli, words
     while isinstance(command, click.Group):
         command = command.get_command(click.Context(command), rest[0])
+        assert command is not None, f"hightide has no {' '.join(words)}"
         rest = rest[1:]
     options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
-    assert {word for word in rest if word.startswith("-")} <= options
+    assert {word for word in rest if re.fullmatch(r"-[a-z]|--[a-z-]+", word)} <= options
+
+
+def test_the_flag_of_a_node_that_joins_exists():
+    (flag,) = re.findall(
+        r"^ +join=(--\S+)$", (DEPLOY / "container/start.sh").read_text(), re.MULTILINE
+    )
+    check(["storage", "format", flag])
 
 
 # -- compose ---------------------------------------------------------------------------------------
@@ -108,6 +134,16 @@ def test_the_nodes_of_the_composition_are_configured_as_nodes_may_be():
         assert config[KEYS["node.id"]] == int(name.removeprefix("broker-"))
         voters = config.voters
         assert voters[int(name[-1])] == (name, 19192)
+
+
+def test_the_composition_is_one():
+    if find_spec("check_jsonschema") is None:
+        pytest.skip("no check-jsonschema: whether it is a composition is not looked at")
+    asked = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    judged = subprocess.run(
+        [*asked, str(DEPLOY / "compose.yaml")], capture_output=True, text=True, check=False
+    )
+    assert judged.returncode == 0, judged.stdout
 
 
 def test_ports_of_the_composition_are_open_to_this_machine_alone():
@@ -143,6 +179,19 @@ def exported(objects):
     for word, value in (*values.items(), ("$n", "1")):
         line = line.replace(word, value)
     return dict(re.findall(r"\b(HIGHTIDE_[A-Z_]+)=([^\s;]+)", line))
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_is_rendered_is_what_kubernetes_takes(overlay):
+    """Strictly: a field that there is not is a mistake."""
+    judge = pytest.importorskip("kubernetes_validate")
+    objects = rendered(overlay)
+    for each in objects.values():
+        judge.validate(each, judge.latest_version(), strict=True)
+    spoilt = copy.deepcopy(objects["StatefulSet", "hightide"])
+    spoilt["spec"]["replicsa"] = 3
+    with pytest.raises(judge.ValidationError):
+        judge.validate(spoilt, judge.latest_version(), strict=True)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -213,6 +262,18 @@ def test_the_unit_exposes_little():
     command = ["systemd-analyze", "security", "--offline=yes", str(DEPLOY / "hightide.service")]
     judged = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     assert float(re.search(r"exposure level for \S+: ([\d.]+)", judged)[1]) <= 2.0
+
+
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
+    """But that nothing is installed here."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze: the unit is not judged")
+    unit = tmp_path / "hightide.service"
+    unit.write_text(re.sub(r"(?<=^ExecStart=)\S+", "/bin/sh", UNIT, flags=re.MULTILINE))
+    judged = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    assert (judged.returncode, judged.stderr) == (0, "")
 
 
 def test_the_unit_gives_a_stop_its_time_and_does_not_try_again_what_is_refused():

@@ -58,6 +58,23 @@ async def test_both_formats_are_read_by_their_own_parsers_and_say_the_same():
     assert {"hightide_requests", "hightide_fsync_seconds", "hightide_partition_offset"} <= {*opened}
 
 
+@pytest.mark.parametrize(
+    ("accept", "is_open"),
+    [
+        (OPEN, True),
+        ("application/openmetrics-text;version=1.0.0;q=0.6, text/plain;version=0.0.4;q=0.4", True),
+        ("text/plain;version=0.0.4;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5", False),
+        ("Application/OpenMetrics-Text", True),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=much", False),
+        ("*/*", False),
+        ("", False),
+    ],
+)
+def test_who_would_rather_have_text_is_given_text(accept, is_open):
+    assert page.is_open_wanted(accept) is is_open
+
+
 async def test_what_happened_is_counted():
     async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
         await client.create()

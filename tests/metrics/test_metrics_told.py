@@ -13,6 +13,7 @@ from brokers import NOW_MS, FakeClock, batch, client_of, new_node, quiet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import PATIENCE_S
+from test_login import a_node_with_users, connected
 from test_metrics_page import WATCHED, samples
 
 from hightide import HightideError
@@ -22,6 +23,7 @@ from hightide.protocol.records import crc32c
 from hightide_broker.core.replication.refusals import CAUSES
 from hightide_broker.runtime.metrics.happened import Happened
 from hightide_broker.runtime.metrics.of_requests import WAITING
+from hightide_broker.runtime.metrics.watching import Watching
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.trace import events as e
 
@@ -96,6 +98,19 @@ async def test_a_group_is_never_behind_by_less_than_nothing():
         assert await behind_ms(client, "old") == [-1]
 
 
+async def test_how_old_a_record_is_that_cannot_be_read_is_not_told():
+    async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
+        await client.create()
+        await client.produce(b"x")
+        await committed(client, "g", 0)
+        assert ("group_lag_seconds", "g", "t", "0") in await samples(node)
+        (replica,) = [each for each in node.replicas if each.tp.topic == "t"]
+        replica.log.batches = lambda _: iter(())
+        found = await samples(node)
+        assert found["group_lag_records", "g", "t", "0"] == 1
+        assert ("group_lag_seconds", "g", "t", "0") not in found
+
+
 async def test_what_the_controller_decides_is_counted():
     async with new_node(SimDisk(), WATCHED) as node, client_of(node) as client:
         await client.create()
@@ -107,6 +122,28 @@ async def test_what_the_controller_decides_is_counted():
         assert kinds == {"isr", "preferred", "elr", "last_known", "unclean"}
         assert found["listener_insecure", "client"] == 1
         assert found["replica_max_lag_records",] == 0
+
+
+def logins_at(node):
+    """(listener, mechanism, result) → how many."""
+    told = filter(None, Watching(node).measured(in_detail=False))
+    return next(dict(values) for each, values in told if each.name == "authentications")
+
+
+async def test_logins_are_told_of_before_there_are_any(tmp_path):
+    """The first ones that fail are a rise, and not the beginning of a series."""
+    async with a_node_with_users(tmp_path) as served:
+        before = logins_at(served.node)
+        assert before["client", "SCRAM", "failed"] == 0
+        assert {*before} == {
+            (*way, result)
+            for way in (("client", "TLS"), ("client", "SCRAM"), ("internal", "TLS"))
+            for result in ("ok", "failed")
+        }
+        async with connected(served):
+            now = logins_at(served.node)
+        assert now["client", "SCRAM", "ok"] == before["client", "SCRAM", "ok"] + 1
+        assert {*now} == {*before}
 
 
 def changed(at, value, *, crc=True):

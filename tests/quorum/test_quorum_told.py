@@ -14,6 +14,7 @@ from hightide_broker.core.quorum.membership import Membership
 from hightide_broker.core.quorum.peers import Peers
 from hightide_broker.core.quorum.quorum_events import vote_answered
 from hightide_broker.core.quorum.roles import QuorumConfig
+from hightide_broker.core.quorum.votes import why_no
 from hightide_broker.trace.events import QuorumVote
 
 
@@ -27,6 +28,22 @@ def test_the_trace_has_who_asked_for_which_vote_and_what_it_was_told(pre_vote, g
     assert vote_answered(request, reply) == QuorumVote(
         candidate=2, epoch=5, granted=granted, is_pre_vote=pre_vote, why=why
     )
+
+
+@pytest.mark.parametrize(
+    ("leader", "voted", "log", "why"),
+    [
+        (3, -1, (4, 9), "node 3 leads"),
+        (-1, 3, (4, 9), "it voted for node 3"),
+        (-1, 3, (4, 10), "its log ends at 9 in epoch 4, the one asked has 10 in epoch 4"),
+        (3, -1, (5, 2), "its log ends at 9 in epoch 4, the one asked has 2 in epoch 5"),
+    ],
+)
+def test_a_no_has_a_reason(leader, voted, log, why):
+    request = c.VoteRequest(cluster_id="", voter=1, candidate=2, epoch=5, last_epoch=4, log_end=9)
+    last_epoch, log_end = log
+    said = why_no(request, leader=leader, voted=voted, last_epoch=last_epoch, log_end=log_end)
+    assert said == why
 
 
 @pytest.mark.parametrize(("directory", "heard_at"), [("2a", 7.0), ("2b", 1.0), ("", 1.0)])

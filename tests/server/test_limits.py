@@ -20,7 +20,7 @@ from hightide.protocol.errors import RemoteProtocolError
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Peer
-from hightide_broker.runtime.base.sparing import LINES_MAX, WINDOW_S, SparingLog
+from hightide_broker.runtime.base.sparing import LINES_MAX, WINDOW_S, SparingLog, SparingLogs
 from hightide_broker.runtime.replication.traffic import TrafficByTopic
 from hightide_broker.runtime.server.arrivals import Arrivals
 from hightide_broker.runtime.server.counts import Counts
@@ -203,3 +203,19 @@ async def test_a_log_that_strangers_write_to_has_a_measure(caplog, autojump_cloc
     await trio.sleep(WINDOW_S)
     log.write(logging.INFO, "later")
     assert caplog.messages[LINES_MAX:] == ["5 lines like the last ones were left out", "later"]
+
+
+async def test_a_line_is_of_the_place_that_tells_it_and_not_of_the_measure(caplog):
+    """Events of a log that is JSON are told apart by that."""
+    caplog.set_level(logging.INFO)
+    log = SparingLog(logging.getLogger("test"))
+    logs = SparingLogs(logging.getLogger("test"), strangers_max=1)
+
+    def somebody_is_refused():
+        log.write(logging.INFO, "one")
+        log.write_at(trio.current_time(), logging.INFO, "two")
+        logs.write("mallory", logging.INFO, "three")
+
+    somebody_is_refused()
+    assert {each.funcName for each in caplog.records} == {"somebody_is_refused"}
+    assert [each.module for each in caplog.records] == ["test_limits"] * 3

@@ -446,6 +446,19 @@ async def test_a_client_in_clear_text_says_what_the_other_side_wants(served):
             await Client(connection).call(m.MetadataRequest())
 
 
+async def test_a_login_in_clear_text_where_tls_is_spoken_is_not_tried_again(served):
+    options = served.options("admin") | {"security_protocol": "SASL_PLAINTEXT"}
+    del options["ssl_ca_location"]
+    tries = []
+    async with Admin(served.address, on_retry=tries.append, **options) as admin:
+        with pytest.raises(AuthenticationFailed, match="the peer seems to speak TLS"):
+            await admin.list_topics()
+    assert tries == []
+    client = BlockingClient(served.address, Way(None, Login("SCRAM-SHA-256", "admin", PASSWORD)))
+    with closing(client), pytest.raises(RemoteProtocolError, match="seems to speak TLS"):
+        await trio.to_thread.run_sync(lambda: client.refresh(None, timeout_s=PATIENCE_S))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -37,9 +37,10 @@ def browser():
 class Tab:
     """A page of a console, of a browser without cookies."""
 
-    def __init__(self, opened, address, *, width=1280, height=900):
+    def __init__(self, opened, address, *, width=1280, height=900, scheme="light"):
         self.address = address
-        self._context = opened.new_context(viewport={"width": width, "height": height})
+        size = {"width": width, "height": height}
+        self._context = opened.new_context(viewport=size, color_scheme=scheme)
         self._context.set_default_timeout(NO_LIMIT)
         self.page = self._context.new_page()
         self.complaints = []

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import trio
 
 from hightide import (
+    ApiError,
     AuthenticationFailed,
     BrokerDescription,
     ClusterDescription,
+    ErrorCode,
     LogDirDescription,
     PartitionDescription,
     QuorumDescription,
@@ -117,6 +119,8 @@ class FakeAdmin:
         """Ids of controllers."""
         self.turns_away = set()
         """Controllers that let in nodes alone."""
+        self.may_describe = True
+        """Whether this user may DESCRIBE the cluster."""
 
     async def describe_cluster(self):
         self.asked.append("cluster")
@@ -154,6 +158,7 @@ class FakeAdmin:
         self.asked.append(("disks", topics and topics[0], *brokers))
         if self.hanging.intersection(brokers):
             await trio.sleep_forever()
+        self._check()
         return [directory(brokers[0], replica(self.log_end, self.log_end))]
 
     async def describe_configs(self, kind, name):
@@ -166,10 +171,15 @@ class FakeAdmin:
             await trio.sleep_forever()
         if node in self.turns_away:
             raise AuthenticationFailed("certificate required")
+        self._check()
         lines = []
         if node == 1 and kind == "events":
             lines, self.lines = self.lines, []
         return b"".join(lines), TracePlace()
+
+    def _check(self):
+        if not self.may_describe:
+            raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "may not DESCRIBE")
 
 
 def session_of(admin=None):

@@ -221,6 +221,8 @@ class QuorumWorld:
 
     def _reply(self, node: Node, reply: m.Message, event: r.Event, asked: Asked | None) -> str:
         assert isinstance(event, Requested)
+        if isinstance(reply, c.VoteResponse):
+            assert reply.granted != bool(reply.message), "a no has a reason, a yes needs none"
         if isinstance(reply, c.VoteResponse) and reply.granted and not event.request.pre_vote:
             self.checker.check_vote(node, event.request.candidate, event.request.epoch)
         return self._answer(node, asked, reply, [])

@@ -128,8 +128,8 @@ SENTENCES = [
     (role("follower", 4, 2), "node 7 follows node 2 in epoch 4 of the quorum"),
     (role("unattached", 4), "node 7 is unattached in epoch 4 of the quorum"),
     (
-        QuorumVote(candidate=2, epoch=5, granted=False, why="its log is shorter"),
-        "node 2 asked node 7 for its vote in epoch 5: no: its log is shorter",
+        QuorumVote(candidate=2, epoch=5, granted=False, why="node 3 leads"),
+        "node 2 asked node 7 for its vote in epoch 5: no: node 3 leads",
     ),
     (
         QuorumVote(candidate=2, epoch=5, granted=True, is_pre_vote=True),

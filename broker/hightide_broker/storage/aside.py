@@ -54,7 +54,9 @@ def clear_away(disk: Disk, directory: str, ours: Container[str]) -> list[str]:
                     aside = set_aside(disk, directory, name)
                     log.warning("%s is of no topic of this cluster, set aside: %s", path, aside)
             except DiskError as error:
-                log.warning("%s is left alone: %s", path, error)
+                log.warning(
+                    "%s is left alone: %s", path, error, extra={"event": "aside.left_alone"}
+                )
     return pending
 
 

@@ -92,8 +92,9 @@ function LaneTable({ name, lanes, kind }) {
   // Nobody is ahead of its leader: a log that is longer than the leader's has parted from it.
   const end = lanes.find((lane) => lane.leads)?.log_end ?? Math.max(...lanes.map((lane) => lane.log_end));
   const told = lanes.some((lane) => lane.synced >= 0);
+  const begins = lanes.some((lane) => lane.log_start >= 0); // voters do not say where their logs do
   return html`<${Table} caption=${`Replicas of ${name}`}
-    columns=${[kind, "is", "epoch", "log start", "watermark", "log end", ...(told ? ["synced"] : []), "behind"]}
+    columns=${[kind, "is", "epoch", ...(begins ? ["log start"] : []), "watermark", "log end", ...(told ? ["synced"] : []), "behind"]}
     rows=${lanes.map((lane) => ({
       key: lane.broker,
       bad: Boolean(lane.error) || lane.stale,
@@ -102,7 +103,7 @@ function LaneTable({ name, lanes, kind }) {
         html`<${Badge} kind=${lane.badge}>${lane.badge}</${Badge}>
              ${lane.leads ? " leader" : ""}${lane.error ? ` ${lane.error}` : lane.stale ? " does not answer" : ""}`,
         html`<span class=${`swatch ${epochClass(lane.epoch)}`}></span> ${count(lane.epoch)}`,
-        count(lane.log_start), count(lane.high_watermark), count(lane.log_end), ...(told ? [count(lane.synced)] : []),
+        ...(begins ? [count(lane.log_start)] : []), count(lane.high_watermark), count(lane.log_end), ...(told ? [count(lane.synced)] : []),
         lane.log_end < 0 ? "?" : count(Math.max(end - lane.log_end, 0)),
       ],
     }))} />`;

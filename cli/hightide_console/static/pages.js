@@ -101,7 +101,7 @@ export function Quorum() {
   if (!quorum) return html`<h1>Quorum</h1><p class="bad">nobody leads it, or you may not ask</p>`;
   const lanes = quorum.voters.map((voter) => ({
     broker: voter.id, leads: voter.id === quorum.leader, badge: "votes", stale: voter.silent,
-    error: "", log_start: 0, high_watermark: Math.min(quorum.high_watermark, voter.log_end), log_end: voter.log_end,
+    error: "", log_start: -1, high_watermark: Math.min(quorum.high_watermark, voter.log_end), log_end: voter.log_end,
     synced: -1, epoch: quorum.epoch,
   }));
   const events = store.events.filter(isOfQuorum);

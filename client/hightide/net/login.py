@@ -23,6 +23,7 @@ from hightide.protocol import login_messages as u
 from hightide.protocol import wire
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import (
+    AnotherProtocol,
     ApiError,
     AuthenticationFailed,
     ErrorCode,
@@ -201,6 +202,8 @@ class LoginNetwork:
             return stream
         except ApiError as error:
             raise turned_away(error) from error
+        except AnotherProtocol as error:
+            raise AuthenticationFailed(str(error)) from error
         except RemoteProtocolError as error:
             raise OSError(str(error)) from error
         except UsageError as error:  # the file with the password is gone, or spoilt

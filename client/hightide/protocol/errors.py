@@ -303,6 +303,10 @@ class RemoteProtocolError(HightideError):
     """The peer's bytes break the protocol; the connection they came on is finished."""
 
 
+class AnotherProtocol(RemoteProtocolError):
+    """The peer speaks TLS, HTTP or the like; trying again will not change that."""
+
+
 class CorruptBatch(HightideError):
     """Record bytes failed a check: size, CRC, counts, or columns or rows that do not add up."""
 

@@ -21,7 +21,7 @@ import msgspec
 
 from hightide.protocol.apis import API_BY_REQUEST, Api
 from hightide.protocol.bins import bin_header, read_bin
-from hightide.protocol.errors import ErrorCode, RemoteProtocolError, UsageError
+from hightide.protocol.errors import AnotherProtocol, ErrorCode, RemoteProtocolError, UsageError
 from hightide.protocol.messages import ErrorBody, Message, RequestEnvelope, ResponseEnvelope
 from hightide.protocol.records import Buffer
 from hightide.protocol.strangers import speaks
@@ -56,7 +56,8 @@ class Frame(NamedTuple):
 
 
 def frame_length(prefix: Buffer, *, limit: int = FRAME_BYTES_MAX) -> int:
-    """The length a frame's first 4 bytes announce; raises `RemoteProtocolError` beyond `limit`."""
+    """The length a frame's first 4 bytes announce; beyond `limit` raises `AnotherProtocol` if they
+    are those of one, or else `RemoteProtocolError`."""
     length = int(_LENGTH.unpack_from(prefix)[0])
     if length == 0:
         raise RemoteProtocolError("frame of 0 bytes")
@@ -64,7 +65,8 @@ def frame_length(prefix: Buffer, *, limit: int = FRAME_BYTES_MAX) -> int:
         spoken = speaks(bytes(prefix[:LENGTH_BYTES]))
         hint = f"; the peer seems to speak {spoken}" if spoken else ""
         hint += ": security.protocol is SSL on the other side" if spoken == "TLS" else ""
-        raise RemoteProtocolError(
+        kind = AnotherProtocol if spoken else RemoteProtocolError
+        raise kind(
             f"frame of {counted(length, 'byte')}, the limit is {limit} "
             f"(socket.request.max.bytes){hint}"
         )

@@ -49,6 +49,7 @@ from hightide_broker.core.quorum.ready import (
     Unusable,
 )
 from hightide_broker.core.quorum.roles import QuorumConfig, Role, Voter
+from hightide_broker.core.quorum.votes import why_no
 
 RESPONSES: dict[type[m.Message], type[c.QuorumResponse]] = {
     c.VoteRequest: c.VoteResponse,
@@ -338,6 +339,11 @@ class Quorum:
 
     # -- requests --------------------------------------------------------------------------------
 
+    def _voted(self, request: c.VoteRequest, granted: bool) -> c.VoteResponse:
+        log = {"last_epoch": self._log.last_epoch, "log_end": self._log.log_end}
+        why = "" if granted else why_no(request, leader=self.leader, voted=self.voted, **log)
+        return c.VoteResponse(epoch=self.epoch, leader=self.leader, granted=granted, message=why)
+
     def _request(self, request: m.Message, parked: bool, now: float) -> m.Message | None:
         try:
             match request:
@@ -347,8 +353,7 @@ class Quorum:
                     self._serve_snapshot(request, now)
                     return None
                 case c.VoteRequest():
-                    granted = self._elections.vote(request, now)
-                    return c.VoteResponse(epoch=self.epoch, leader=self.leader, granted=granted)
+                    return self._voted(request, self._elections.vote(request, now))
                 case c.BeginQuorumEpochRequest():
                     self._elections.epoch_began(request, now)
                 case c.EndQuorumEpochRequest():

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from hightide.protocol import controller_messages as c
 from hightide_broker.core.quorum.progress import majority_of
+from hightide_broker.core.quorum.ready import NOBODY
 
 _NEVER = float("inf")
+
+
+def why_no(
+    request: c.VoteRequest, *, leader: int, voted: int, last_epoch: int, log_end: int
+) -> str:
+    """Why a candidate did not get a vote: by whom its voter hears lead, whom it voted for in this
+    epoch, and how far its own log goes."""
+    if (request.last_epoch, request.log_end) < (last_epoch, log_end):
+        theirs = f"its log ends at {request.log_end} in epoch {request.last_epoch}"
+        return f"{theirs}, the one asked has {log_end} in epoch {last_epoch}"
+    if leader != NOBODY:
+        return f"node {leader} leads"
+    return f"it voted for node {voted}"
 
 
 class Votes:

@@ -1,5 +1,8 @@
 """A log that strangers can write to, by what they do, or a thousand partitions at once: so many
-lines, and then a number."""
+lines, and then a number.
+
+A line is of the place that tells it, which is none in here: the name of an event goes by that.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,14 @@ class SparingLog:
         self._written = 0
         self._left_out = 0
 
-    def write(self, level: int, message: str, *parts: object) -> None:
+    def write(self, level: int, message: str, *parts: object, stacklevel: int = 1) -> None:
         """As `logging.Logger.log`, if there is room for it."""
-        self.write_at(trio.current_time(), level, message, *parts)
+        now = trio.current_time()
+        self.write_at(now, level, message, *parts, stacklevel=stacklevel + 1)
 
-    def write_at(self, now: float, level: int, message: str, *parts: object) -> None:
+    def write_at(
+        self, now: float, level: int, message: str, *parts: object, stacklevel: int = 1
+    ) -> None:
         """The same for those who know the time."""
         if now >= self._until:
             if self._left_out:
@@ -40,7 +46,7 @@ class SparingLog:
             self._left_out += 1
             return
         self._written += 1
-        self._log.log(level, message, *parts)
+        self._log.log(level, message, *parts, stacklevel=stacklevel + 1)
 
 
 class SparingLogs:
@@ -63,4 +69,4 @@ class SparingLogs:
             if len(self._logs) > self._strangers_max:
                 self._logs.popitem(last=False)
         self._logs.move_to_end(stranger)
-        log.write(level, message, *parts)
+        log.write(level, message, *parts, stacklevel=2)

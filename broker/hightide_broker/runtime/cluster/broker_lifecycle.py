@@ -136,7 +136,11 @@ class BrokerLifecycle:
                     async with self._beating:
                         reply, offset = await self._beat(stopping=True)
                 except Refused as refusal:
-                    log.warning("the controller did not hear that this broker stops: %s", refusal)
+                    log.warning(
+                        "the controller did not hear that this broker stops: %s",
+                        refusal,
+                        extra={"event": "broker_lifecycle.stop_unheard"},
+                    )
                     if refusal.code in (*_FATAL, ErrorCode.REQUEST_TIMED_OUT):
                         return
                 else:

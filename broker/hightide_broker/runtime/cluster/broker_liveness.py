@@ -74,7 +74,12 @@ class BrokerLiveness:
                         self._lose(state)
                         return
                 except (OSError, AuthenticationFailed, trio.TooSlowError) as error:
-                    log.debug("no line to broker %d: %s", state.broker, error)
+                    log.debug(
+                        "no line to broker %d: %s",
+                        state.broker,
+                        error,
+                        extra={"event": "broker_liveness.no_line"},
+                    )
                 else:
                     if not may_answer(stream.common_name, state.broker):
                         log.debug("%s answers for broker %d", stream.common_name, state.broker)

@@ -327,7 +327,8 @@ class ControllerShell:
                 left_out += 1
             elif line := sentence(change, active.image):
                 told += 1
-                log.info("%s%s", line, asked)
+                name = f"controller.{type(change).__struct_config__.tag}"
+                log.info("%s%s", line, asked, extra={"event": name})
             heard, offset = active.core.partitions.log_ends, first + number
             self._tell_of(event_of(change, active.image, heard, offset=offset, cause=cause))
             active.image.replay(change, first + number)

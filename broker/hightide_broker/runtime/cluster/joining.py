@@ -38,5 +38,5 @@ async def join(
         try:
             await channel.ask(request)
         except Refused as refusal:
-            log.info("not a voter yet: %s", refusal.message)
+            log.info("not a voter yet: %s", refusal.message, extra={"event": "joining.refused"})
     log.info("node %d votes with directory %s", node, membership.directory)

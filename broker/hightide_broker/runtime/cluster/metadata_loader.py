@@ -148,7 +148,11 @@ class MetadataLoader:
             self._metadata.prune(self._retention_bytes)
         except DiskError as error:
             self.errors += 1
-            log.warning("no snapshot was written, trying again later: %s", error)
+            log.warning(
+                "no snapshot was written, trying again later: %s",
+                error,
+                extra={"event": "metadata_loader.snapshot_failed"},
+            )
             # Not 0: the next change would put the second try off.
             self._bytes_since, self._snapshot_at = 1, trio.current_time() + self._snapshot_s
             return

@@ -177,7 +177,13 @@ class Coordinator:
                 try:
                     known, what = decode(key or b"", value)
                 except GroupRecordDamaged as damage:
-                    log.warning("%s: record %d: %s", self._replica.name, offset, damage)
+                    log.warning(
+                        "%s: record %d: %s",
+                        self._replica.name,
+                        offset,
+                        damage,
+                        extra={"event": "coordinator.damaged_record"},
+                    )
                     continue
                 latest[known] = offset, what
             await trio.lowlevel.checkpoint()
@@ -197,7 +203,11 @@ class Coordinator:
                 group.restore(what, now)
                 self._counts.group_moved(group, State.EMPTY, None, now)
                 if what.members and not group.members:
-                    log.warning("group %r is damaged: its members have to join again", known.group)
+                    log.warning(
+                        "group %r is damaged: its members have to join again",
+                        known.group,
+                        extra={"event": "coordinator.damaged_group"},
+                    )
                     group.empty_since(self._clock.now_ms())
                 self._watch_for(group)
         read = counted(len(self.groups), "group is read", "groups are read")

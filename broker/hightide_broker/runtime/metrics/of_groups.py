@@ -37,5 +37,9 @@ def about_groups(node: Node) -> Iterator[Measured]:
     family = gauge("group_lag_records", "Committed records that a group has not read.", *labels)
     yield Measured(family, [(lag.labels, lag.records) for lag in known])
     help_ = "How long ago the first record was written that a group has not read; 0: it read all."
-    seconds = ((lag.labels, (lag.behind_ms(now_ms) or 0) / 1000) for lag in known)
+    seconds = (  # what cannot be read here is not known: it is not nothing
+        (lag.labels, behind_ms / 1000)
+        for lag in known
+        if (behind_ms := lag.behind_ms(now_ms)) is not None
+    )
     yield Measured(gauge("group_lag_seconds", help_, *labels), seconds)

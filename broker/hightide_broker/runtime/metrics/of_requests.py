@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hightide_broker.config import listeners_that_ask_nobody
+from hightide_broker.config import listeners_that_ask_nobody, ways_in
 from hightide_broker.core.replication.refusals import CAUSES
 from hightide_broker.runtime.metrics.node import Node
 from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram, one
@@ -62,9 +62,11 @@ def about_access(node: Node) -> Iterator[Measured]:
     help_ = "Certificates that were replaced, and that could not be."
     found = {kind: doors.renewals[kind] if doors else 0 for kind in ("ok", "failed")}
     yield each(counter("certificate_reloads", help_, "result"), found)
+    # Those that have not happened yet, too: who watches a rate would not see the first of them.
+    tried = {(*way, came_in): 0 for way in ways_in(node.config) for came_in in (True, False)}
     logins = [
         ((listener, way, "ok" if came_in else "failed"), count)
-        for (listener, way, came_in), count in node.server.counts.logins.items()
+        for (listener, way, came_in), count in (tried | node.server.counts.logins).items()
     ]
     help_ = "Users that proved who they are, or did not."
     labels = ("listener", "mechanism", "result")

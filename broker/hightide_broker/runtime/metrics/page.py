@@ -110,5 +110,19 @@ def _number(value: float) -> str:
 
 
 def is_open_wanted(accept: str) -> bool:
-    """Whether an Accept header asks for OpenMetrics."""
-    return "application/openmetrics-text" in accept
+    """Whether an Accept header asks for OpenMetrics at least as much as for text (RFC 9110)."""
+    wanted = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for part in accept.lower().split(","):
+        kind, *parameters = (each.strip() for each in part.split(";"))
+        if kind in wanted:
+            wanted[kind] = max(wanted[kind], _weight(parameters))
+    opened, plain = wanted.values()
+    return 0 < opened >= plain
+
+
+def _weight(parameters: Iterable[str]) -> float:
+    said = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+    try:
+        return float(said)
+    except ValueError:
+        return 0.0

@@ -250,7 +250,7 @@ class QuorumDriver:
         except Refused as refusal:
             log.warning("the voters are not recorded yet: %s", refusal.message)
         else:
-            log.info("the voters are %s", show_voters(voters))
+            log.info("the voters are %s", show_voters(voters), extra={"event": "driver.voters"})
             self._told.voters_written(self.metadata.log_end - 1, voters)
             self._appended()
 

@@ -178,7 +178,12 @@ class Following:
             self._lower_offsets(replica.tp, target)
         try:
             if is_whole:
-                log.warning("%s begins again at %d, as its leader does", replica.name, target)
+                log.warning(
+                    "%s begins again at %d, as its leader does",
+                    replica.name,
+                    target,
+                    extra={"event": "following.begin_again"},
+                )
                 found.truncate_fully(target)
             elif found.truncate_to(step.offset) == before:
                 return step

@@ -119,13 +119,28 @@ class Housekeeping:
                 if not error.full:
                     replica.go_offline(str(error))
             except Refused as refusal:
-                log.info("%s was closed meanwhile: %s", replica.name, refusal.message)
+                log.info(
+                    "%s was closed meanwhile: %s",
+                    replica.name,
+                    refusal.message,
+                    extra={"event": "housekeeping.closed_meanwhile"},
+                )
             except SegmentDamage as damage:
-                log.error("%s: compaction met damage: %s", replica.name, damage)
+                log.error(
+                    "%s: compaction met damage: %s",
+                    replica.name,
+                    damage,
+                    extra={"event": "housekeeping.damage"},
+                )
                 replica.go_offline(advice(damage), damaged=True)
             except CorruptBatch as error:
                 # Its bytes are as they were stored, and nobody can read what is in them.
-                log.error("%s cannot be compacted: %s", replica.name, error)
+                log.error(
+                    "%s cannot be compacted: %s",
+                    replica.name,
+                    error,
+                    extra={"event": "housekeeping.compaction_failed"},
+                )
 
     async def _remove_files(self) -> None:
         """Remove the files of deleted segments whose time has come."""
@@ -184,7 +199,8 @@ class Housekeeping:
             try:
                 return await self._compact(replica, partial(at_work.is_wanted, key))
             except Unwanted:
-                log.info("%s is compacted no further: its directory is needed", replica.name)
+                told = "%s is compacted no further: its directory is needed"
+                log.info(told, replica.name, extra={"event": "housekeeping.directory_needed"})
                 return False
 
     async def _compact(self, replica: Replica, is_wanted: Callable[[], bool]) -> bool:
@@ -209,7 +225,11 @@ class Housekeeping:
                 raise
             # What it looked for is not there any more, or something else is.
         if found.cut_count != cuts:
-            log.info("%s was cut while it was compacted: again, later", replica.name)
+            log.info(
+                "%s was cut while it was compacted: again, later",
+                replica.name,
+                extra={"event": "housekeeping.compaction_put_off"},
+            )
             return False
         before = replica.log.size_bytes
         for segment in rewritten:

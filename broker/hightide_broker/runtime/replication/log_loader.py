@@ -130,7 +130,12 @@ class LogLoader:
             raise _Missing(path, what, f"records of {topic.name} (id {topic.topic_id})")
         if found is not None and found != topic.topic_id:
             aside = self._set_aside(f"{topic.name}-{number}")
-            log.warning("%s is of a deleted topic, set aside: %s", path, aside)
+            log.warning(
+                "%s is of a deleted topic, set aside: %s",
+                path,
+                aside,
+                extra={"event": "log_loader.set_aside"},
+            )
         if found != topic.topic_id:
             self._checkpoints.forget(key)
             return Log.create(self._disk, path, topic_id=topic.topic_id, config=log_config(config))
@@ -152,7 +157,8 @@ class LogLoader:
             # It was not held to that, and the next process must not hold it to that either.
             self._checkpoints.lower_offsets(key, opened.log_end)
         if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
-            log.info("%s-%d: recovered, %s", topic.name, number, opened.recovery)
+            told = topic.name, number, opened.recovery
+            log.info("%s-%d: recovered, %s", *told, extra={"event": "log_loader.recovered"})
         return opened
 
     def _holds_records(self, path: str) -> bool:

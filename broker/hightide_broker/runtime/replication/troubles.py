@@ -63,7 +63,9 @@ class Troubles:
         if lost:
             log.warning("nobody leads %s", _some(lost))
         if again:
-            log.info("somebody leads %s again", _some(again))
+            log.info(
+                "somebody leads %s again", _some(again), extra={"event": "troubles.tell_led_again"}
+            )
 
     def no_room(self, tp: TopicPartition, error: Exception) -> None:
         """The disk is too full for what a replica has to write."""

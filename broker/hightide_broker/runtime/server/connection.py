@@ -128,8 +128,7 @@ class ServedConnection:
             if self._failure is not None:
                 raise self._failure
         except* (RemoteProtocolError, CloseConnection, AuthenticationFailed) as group:
-            error = single(group)
-            self.ended_by = reason_of(error)
+            self.ended_by = reason_of(error := single(group))
             self._terms.log.write(logging.INFO, "closed %s: %s", self._stream.peer, error)
             if isinstance(error, LoginOver):
                 self._terms.login_lines.over(self._peer, str(error), self._stream.peer)
@@ -141,7 +140,8 @@ class ServedConnection:
             raise
         except* Exception:
             self.ended_by = "bug"
-            log.exception("a request of %s met a bug; its connection was closed", self._stream.peer)
+            met = "a request of %s met a bug; its connection was closed"
+            log.exception(met, self._stream.peer, extra={"event": "connection.bug"})
         finally:
             self._idle.take_back()
             for parked in self._parked:

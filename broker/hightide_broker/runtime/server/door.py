@@ -141,7 +141,11 @@ class Doors:
                     log.info("certificates were replaced: new connections are shown the new ones")
             except UsageError as error:
                 self.renewals["failed"] += 1
-                log.error("certificates were replaced by what is of no use, so not here: %s", error)
+                log.error(
+                    "certificates were replaced by what is of no use, so not here: %s",
+                    error,
+                    extra={"event": "door.renewal_failed"},
+                )
 
     def expiries(self) -> dict[str, float]:
         """When the certificate of each listener ends, in seconds since 1970, where that can be

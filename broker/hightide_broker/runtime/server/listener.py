@@ -154,7 +154,11 @@ class Server:
             raise
         except Exception:
             why, reason = "a bug", "bug"
-            log.exception("who came from %s met a bug; its connection was closed", arrived.peer)
+            log.exception(
+                "who came from %s met a bug; its connection was closed",
+                arrived.peer,
+                extra={"event": "listener.bug"},
+            )
         finally:
             waiting.pop(scope, None)
         self.counts.closed[door.name, reason] += 1
