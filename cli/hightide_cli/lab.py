@@ -13,7 +13,8 @@ from hightide_cli.output import say, show
 
 @click.group()
 def lab() -> None:
-    """Play lessons: real replicas, moved by hand, and an account of who has what.
+    """Play lessons: real replicas, moved by hand, and an account of who has what, with the events
+    that `hightide trace` would tell of a cluster.
 
     Some are played twice: with leader epochs, and with the rule that Kafka had before them.
     """

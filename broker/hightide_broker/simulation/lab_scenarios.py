@@ -21,6 +21,9 @@ from hightide_broker.simulation.stepped_cluster import (
     lanes_of,
     name_of,
 )
+from hightide_broker.trace.text import sentence
+
+TRACED = "Lines with `trace:` are what `hightide trace` tells of a cluster: A is broker 1 in it."
 
 
 class Lesson(NamedTuple):
@@ -75,6 +78,7 @@ class Account:
 
     def end_step(self) -> None:
         """What a step brought is there by now."""
+        self._trace()
         table, is_open, self._is_open = self._table, self._is_open, False
         if table is not None and is_open:
             state = table.state
@@ -88,10 +92,18 @@ class Account:
         indent = "    "
         self.lines += textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=indent)
 
+    def _trace(self) -> None:
+        """What happened since, as a trace of it would say."""
+        if self._table is not None:
+            told, self._table.told = self._table.told, []
+            for node, what in told:
+                self.say(f"trace: {sentence(node, what)}")
+
     def state(self) -> None:
         """Who has what."""
         table = self._table
         assert table is not None
+        self._trace()
         state = table.state
         isr = ",".join(map(name_of, state.isr)) or "-"
         elr = f" elr={','.join(map(name_of, state.elr))}" if state.elr else ""
@@ -465,9 +477,7 @@ def play(name: str) -> list[str]:
 
 def frames(name: str) -> list[Frame]:
     """The same, step by step, with who has what after each."""
-    account = _played(name)
-    account.end_step()
-    return account.frames
+    return _played(name).frames
 
 
 def _played(name: str) -> Account:
@@ -475,5 +485,7 @@ def _played(name: str) -> Account:
     account = Account()
     account.lines.append(f"{lesson.name}: {lesson.title}.")
     account.lines += ["", *(line.strip() for line in (lesson.play.__doc__ or "").splitlines())]
+    account.lines += ["", TRACED]
     lesson.play(account)
+    account.end_step()
     return account

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -37,12 +38,16 @@ from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.replication.following import Following, own_log
 from hightide_broker.runtime.replication.log_loader import log_config
 from hightide_broker.runtime.replication.replica import Appended, Replica
+from hightide_broker.runtime.replication.replica_events import followed, led
 from hightide_broker.runtime.server.fetch_handler import FetchHandler
 from hightide_broker.runtime.server.record_handlers import require_watermark
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import FileSlice
+from hightide_broker.trace.events import Event, PartitionChanged
 
+CONTROLLER = 0
+"""Who decides; it is none of the brokers."""
 TOPIC, TOPIC_ID, DIRECTORY = "lesson", "lesson-topic-id", "data/lesson-0"
 LAG_MAX_S = 30.0
 
@@ -116,6 +121,9 @@ class Table:
     ) -> None:
         ids = tuple(range(1, len(names) + 1))
         self.now = 0.0
+        self.told: list[tuple[int, Event]] = []
+        """What the nodes of a cluster would trace of it, with who tells; whoever reads it may empty
+        it. That the old rule cuts is told by nobody: no cluster does it."""
         self.old_rule = old_rule
         self.state = PartitionState(ids, ids, ids[0], 0, 0)
         self.active = dict.fromkeys(ids, 0)
@@ -173,14 +181,19 @@ class Table:
                 active=self.active,
                 lag_max_s=LAG_MAX_S,
             )
+            self._tell(broker.id, led(replica))
             self.sync(broker.name)
         elif state.leader == broker.id:
             replica.update_active(self.active)
             replica.update_leader(state)
         elif state.leader_epoch > replica.leader_epoch:
             replica.become_follower(state)
+            self._tell(broker.id, followed(replica))
             if self.old_rule:
                 replica.log.truncate_to(replica.high_watermark)
+
+    def _tell(self, node: int, what: Event) -> None:
+        self.told.append((node, what))
 
     def sync(self, name: str) -> None:
         """What a broker has written reaches its disk."""
@@ -248,7 +261,7 @@ class Table:
             TOPIC_ID, 0, self.state, rules, isr=isr, election=election, forgot=forgot
         )
         if change is not None:
-            self.state = self.state.changed(change)
+            self._decide(self.state.changed(change))
         self.tell_all()
 
     def _log_ends(self) -> dict[int, LogEnd]:
@@ -271,14 +284,33 @@ class Table:
     def elect(self, name: str, isr: str) -> None:
         """Somebody leads a new epoch, by decree; all that are up hear of it."""
         members = tuple(self.broker(each).id for each in isr)
-        self.state = replace(
-            self.state,
-            leader=self.broker(name).id,
-            isr=members,
-            leader_epoch=self.state.leader_epoch + 1,
-            partition_epoch=self.state.partition_epoch + 1,
+        self._decide(
+            replace(
+                self.state,
+                leader=self.broker(name).id,
+                isr=members,
+                leader_epoch=self.state.leader_epoch + 1,
+                partition_epoch=self.state.partition_epoch + 1,
+            )
         )
         self.tell_all()
+
+    def _decide(self, state: PartitionState) -> None:
+        """The metadata says so from now on."""
+        before, self.state = self.state, state
+        what = PartitionChanged(
+            offset=state.partition_epoch,
+            topic=TOPIC,
+            partition=0,
+            leader_epoch=state.leader_epoch,
+            leader=state.leader,
+            isr=state.isr,
+            elr=state.elr,
+            leader_before=before.leader,
+            isr_before=before.isr,
+            elr_before=before.elr,
+        )
+        self._tell(CONTROLLER, what)
 
     def tell_all(self) -> None:
         """All that are up hear of the newest metadata."""
@@ -389,7 +421,11 @@ class Table:
             # What it did not say, it knows nevertheless.
             latest = replica.log.epochs.latest_epoch
             part = msgspec.structs.replace(part, last_fetched_epoch=latest)
-        following = Following(now_ms=lambda: 0, lower_offsets=lambda *_: None)
+        following = Following(
+            now_ms=lambda: 0,
+            lower_offsets=lambda *_: None,
+            tell=partial(self._tell, self.broker(name).id),
+        )
         step = following.take(replica, part, result, data, self.now)
         if isinstance(step, AskOffsets) and replica.follower is not None:
             log = self.replica(self.leader).log
