@@ -9,7 +9,7 @@ import pytest
 
 from hightide import ApiError, ErrorCode, Producer, RequestTimedOut
 from hightide.net.options import ClientOptions
-from hightide.net.warned import REASONS_MAX, TOLD_AT, Warned
+from hightide.net.warned import FORGOTTEN_S, REASONS_MAX, TOLD_AT, Warned
 from hightide.protocol.errors import BrokerUnreachable
 
 
@@ -38,6 +38,20 @@ def test_silence_is_told_at_once_and_what_a_broker_says_is_not(told):
     for _ in range(TOLD_AT):
         warned(ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "being elected"))
     assert told() == ["no answer within 30 s (broker a:1); trying again"]
+
+
+def test_the_next_trouble_is_told_again_and_lone_failures_are_none(told):
+    now = 0.0
+    warned = Warned(lambda: now)
+    for _ in range(2 * TOLD_AT):
+        warned(refused())
+        now += FORGOTTEN_S + 1
+    assert told() == []
+    for trouble in range(2):
+        for _ in range(2 * TOLD_AT):
+            warned(refused())
+        assert len(told()) == trouble + 1
+        now += FORGOTTEN_S + 1
 
 
 def test_reasons_without_end_are_not_all_kept():
