@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import pkgutil
+import runpy
 import select
 import signal
 import socket
@@ -33,12 +34,25 @@ TITLE_BYTES_MAX = 16 << 10
 """Room for the words of a node, by which it is found among all processes."""
 
 
-def _making_an_interpreter(variables):
+LATE_HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fault_hook")
+"""Its `sitecustomize.py` may be run when everything is imported, too."""
+
+
+def hooks_of(variables):
+    """What an interpreter would run first, and one that was forked can run itself."""
+    path = variables.get("PYTHONPATH", "").split(os.pathsep)
+    return path[:1] if path[0] == LATE_HOOK else []
+
+
+def interpreter_of(variables):
+    """What would make another interpreter of it, but for those hooks."""
     settings = ("PYTHON", "LC_", "LANG")
-    return {name: value for name, value in variables.items() if name.startswith(settings)}
+    found = {name: value for name, value in variables.items() if name.startswith(settings)}
+    path = variables.get("PYTHONPATH", "").split(os.pathsep)
+    return found | {"PYTHONPATH": path[len(hooks_of(variables)) :]}
 
 
-HERE = _making_an_interpreter(os.environ)
+HERE = interpreter_of(os.environ)
 
 
 # -- who asks --------------------------------------------------------------------------------------
@@ -77,7 +91,7 @@ FORKER = Forker()
 
 def can_fork(environment):
     """Whether the environment is one that would not have made another interpreter."""
-    return not COLD and _making_an_interpreter(environment) == HERE
+    return not COLD and interpreter_of(environment) == HERE
 
 
 def run(words, stdin, environment, directory, timeout_s):
@@ -238,6 +252,9 @@ def become(words, environment, directory, title, pipes):
     os.environ.clear()
     os.environ.update(environment)
     sys.argv[1:] = words
+    sys.orig_argv[1:] = ["-m", "hightide_cli.main", *words]
+    for hook in hooks_of(environment):
+        runpy.run_path(os.path.join(hook, "sitecustomize.py"))
 
 
 def call_it(title):
