@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from itertools import pairwise
 
 from commands import StartedCluster, hightide
 from patience import PATIENCE_MS, PATIENCE_S, Patience, wait_until
@@ -32,6 +33,9 @@ class Nodes(StartedCluster):
 
     def __init__(self, data, *words, stop=QUICK_STOP):
         self.data = data
+        self._settings = [word for before, word in pairwise(words) if before == "--set"]
+        """Of all nodes, whenever they start: a broker that believes in another session than its
+        controller is heard too seldom."""
         self._stop = stop
         self.started = []
         """Nodes that were started without `up`."""
@@ -65,7 +69,8 @@ class Nodes(StartedCluster):
         until(lambda: not self.pids().keys() & set(nodes), what=f"nodes {nodes} are gone")
 
     def up_again(self, code=0):
-        return hightide("up", "--detach", "--data", self.data, *self._stop, code=code)
+        settings = [word for each in self._settings for word in ("--set", each)]
+        return hightide("up", "--detach", "--data", self.data, *self._stop, *settings, code=code)
 
     def down(self):
         return hightide("down", "--data", self.data)
@@ -79,7 +84,7 @@ class Nodes(StartedCluster):
             port=port,
             cluster_id=plan.cluster_id,
             voters=plan.voters,
-            assignments=plan.security(process),
+            assignments=(*plan.security(process), *self._settings),
         )
         self.started.append(started)
         return started
