@@ -7,6 +7,7 @@ may not. The length of a prefix never ranks one rule above another. Source: Stan
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
@@ -32,15 +33,23 @@ class _Rules(NamedTuple):
     """Some rules about resources of a kind, by what they name."""
 
     names: dict[str, list[Acl]]
-    prefixes: dict[str, list[Acl]]
-    lengths: list[int]
-    """Those of the prefixes, ascending."""
+    prefixes: list[str]
+    """In their order."""
+    shorter: list[int]
+    """For each, where the longest other one is that it begins with; -1: nowhere."""
+    about_each: list[list[Acl]]
 
     def about(self, name: str) -> list[Acl]:
         """Those that name a resource."""
         found = [*self.names.get(name, ()), *self.names.get(EVERYTHING, ())]
-        for length in self.lengths:
-            found += self.prefixes.get(name[:length], ())
+        # Whatever lies between a prefix of a name and the name begins with that prefix, too: the
+        # last one before the name leads to all.
+        at = bisect_right(self.prefixes, name) - 1
+        while at >= 0 and not name.startswith(self.prefixes[at]):
+            at = self.shorter[at]
+        while at >= 0:
+            found += self.about_each[at]
+            at = self.shorter[at]
         return found
 
 
@@ -175,11 +184,17 @@ class Authorizer:
 
 def _by_name(acls: Iterable[Acl]) -> _Rules:
     names: dict[str, list[Acl]] = {}
-    prefixes: dict[str, list[Acl]] = {}
+    prefixed: dict[str, list[Acl]] = {}
     for acl in acls:
-        found = prefixes if acl.pattern is Pattern.PREFIXED else names
+        found = prefixed if acl.pattern is Pattern.PREFIXED else names
         found.setdefault(acl.name, []).append(acl)
-    return _Rules(names, prefixes, sorted({len(prefix) for prefix in prefixes}))
+    prefixes, shorter = sorted(prefixed), list[int]()
+    for number, prefix in enumerate(prefixes):
+        at = number - 1
+        while at >= 0 and not prefix.startswith(prefixes[at]):
+            at = shorter[at]
+        shorter.append(at)
+    return _Rules(names, prefixes, shorter, [prefixed[prefix] for prefix in prefixes])
 
 
 def _is_covered(yes: Acl, denials: set[tuple[Pattern, str]]) -> bool:
