@@ -52,7 +52,7 @@ def test_whether_somebody_may_anything_is_no_question_to_the_rules_of_others(
 class Counting(Authorizer):
     decided = 0
 
-    def _decided(self, *asked: Any) -> bool:
+    def _decided(self, *asked: Any) -> tuple[bool, Acl | None]:
         self.decided += 1
         return super()._decided(*asked)
 

@@ -88,7 +88,7 @@ class Authorizer:
         asked = (principal, host, operation, resource, name)
         known = self._known.get(asked)
         if known is None:
-            known = self._decided(*asked)
+            known, _ = self._decided(*asked)
             if len(name) > NAME_CHARACTERS_MAX:
                 return known  # nothing is called so; it is not kept for who asks
             if len(self._known) >= REMEMBERED_MAX:
@@ -100,29 +100,27 @@ class Authorizer:
         self, principal: str, host: str, operation: Operation, resource: Resource, name: str
     ) -> Verdict:
         """The decision, with the rule that makes it."""
+        allowed, rule = self._decided(principal, host, operation, resource, name)
         if principal in self._super_users:
-            return Verdict(True, f"{principal} is one of super.users")
-        rule = self._decisive(principal, host, operation, resource, name)
-        if rule is not None and rule.permission is ALLOW:
-            return Verdict(True, "a rule allows it, and none denies it", rule)
-        if rule is not None:
-            return Verdict(False, "a rule denies it", rule)
-        if self._is_open(resource, name):
-            return Verdict(
-                True, "no rule names the resource, and allow.everyone.if.no.acl.found is true"
-            )
-        return Verdict(False, "no rule allows it")
+            why = f"{principal} is one of super.users"
+        elif rule is not None:
+            why = "a rule allows it, and none denies it" if allowed else "a rule denies it"
+        elif allowed:
+            why = "no rule names the resource, and allow.everyone.if.no.acl.found is true"
+        else:
+            why = "no rule allows it"
+        return Verdict(allowed, why, rule)
 
     def _decided(
         self, principal: str, host: str, operation: Operation, resource: Resource, name: str
-    ) -> bool:
-        """As `verdict`, without its words."""
+    ) -> tuple[bool, Acl | None]:
+        """The decision and its rule, without words."""
         if principal in self._super_users:
-            return True
+            return True, None
         rule = self._decisive(principal, host, operation, resource, name)
-        if rule is None:
-            return self._is_open(resource, name)
-        return rule.permission is ALLOW
+        if rule is None:  # everybody may do everything to what no rule names, if that is set
+            return self._everyone_if_none and not self._named[resource].about(name), None
+        return rule.permission is ALLOW, rule
 
     def _decisive(
         self, principal: str, host: str, operation: Operation, resource: Resource, name: str
@@ -135,10 +133,6 @@ class Authorizer:
                     return acl
                 allowing = allowing or acl
         return allowing
-
-    def _is_open(self, resource: Resource, name: str) -> bool:
-        """Whether everybody may do everything to what no rule names."""
-        return self._everyone_if_none and not self._named[resource].about(name)
 
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource: Resource
