@@ -213,7 +213,7 @@ class Sender:
     def _expire(self, now: float) -> None:
         for batch in self.accumulator.expire(now):
             last = batch.retry_error or self._why_no_id
-            why = f"; the last attempt: {getattr(last, 'reason', last)}" if last else ""
+            why = f"; the last attempt: {last.reason}" if last else ""
             if self._cluster.metadata.leader(batch.topic, batch.partition) is None:
                 why += f"; {self._cluster.metadata.why_leaderless(batch.topic, batch.partition)}"
             error = DeliveryTimeout(

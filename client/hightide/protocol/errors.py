@@ -286,6 +286,11 @@ class Refused(Exception):
 class HightideError(Exception):
     """The root of everything the client library raises."""
 
+    @property
+    def reason(self) -> str:
+        """What was wrong, and where; nothing of how hard it was tried."""
+        return str(self)
+
 
 class UsageError(HightideError, ValueError):
     """The caller's arguments cannot work; nothing was sent."""
@@ -352,7 +357,6 @@ class _Attempted(HightideError):
 
     @property
     def reason(self) -> str:
-        """What was wrong, and where; nothing of how hard it was tried."""
         return f"{self.message} (broker {self.broker})" if self.broker else self.message
 
     def __str__(self) -> str:
