@@ -21,6 +21,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.columns import batch_at, to_records
 from hightide.protocol.records import Buffer, iter_batches
 from hightide_broker.config import BrokerConfig, make_config
+from hightide_broker.core.cluster.change_events import became
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
 from hightide_broker.core.cluster.partition_changes import (
     NOBODY_FORGOT,
@@ -44,7 +45,7 @@ from hightide_broker.runtime.server.record_handlers import require_watermark
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import FileSlice
-from hightide_broker.trace.events import Event, PartitionChanged
+from hightide_broker.trace.events import Event
 
 CONTROLLER = 0
 """Who decides; it is none of the brokers."""
@@ -298,18 +299,7 @@ class Table:
     def _decide(self, state: PartitionState) -> None:
         """The metadata says so from now on."""
         before, self.state = self.state, state
-        what = PartitionChanged(
-            offset=state.partition_epoch,
-            topic=TOPIC,
-            partition=0,
-            leader_epoch=state.leader_epoch,
-            leader=state.leader,
-            isr=state.isr,
-            elr=state.elr,
-            leader_before=before.leader,
-            isr_before=before.isr,
-            elr_before=before.elr,
-        )
+        what = became(TOPIC, 0, before, state, offset=state.partition_epoch)
         self._tell(CONTROLLER, what)
 
     def tell_all(self) -> None:

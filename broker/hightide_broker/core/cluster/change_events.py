@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import (
@@ -77,11 +79,19 @@ def _of_partition(
 ) -> PartitionChanged:
     topic = image.topics_by_id[change.topic_id]
     before = topic.partitions[change.partition]
-    after = before.changed(change)
+    found = election_of(before, change, image, log_ends)
+    what = became(topic.name, change.partition, before, before.changed(change), offset=offset)
+    return replace(what, election=found, cause=cause)
+
+
+def became(
+    topic: str, partition: int, before: PartitionState, after: PartitionState, *, offset: int
+) -> PartitionChanged:
+    """What a partition was, and is since the record at `offset`; not why."""
     return PartitionChanged(
         offset=offset,
-        topic=topic.name,
-        partition=change.partition,
+        topic=topic,
+        partition=partition,
         leader_epoch=after.leader_epoch,
         leader=after.leader,
         isr=after.isr,
@@ -89,8 +99,6 @@ def _of_partition(
         leader_before=before.leader,
         isr_before=before.isr,
         elr_before=before.elr,
-        election=election_of(before, change, image, log_ends),
-        cause=cause,
     )
 
 
