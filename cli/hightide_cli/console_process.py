@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from hightide_cli.output import say
-from hightide_cli.processes import said_by_holder
+from hightide_cli.processes import said_by_holder, spawn
 
 START_S = 60.0
 STOP_S = 10.0
@@ -84,13 +84,7 @@ def start_console(data: Path, bootstrap: str, words: Sequence[str]) -> Started:
     command = [sys.executable, "-m", "hightide_cli.main", "console", "-b", bootstrap, *words]
     command += ["--listen", "127.0.0.1:0", "--held", str(path.resolve())]
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+        process = spawn(command, output)
     until = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         if (found := running(data)).get("pid") == process.pid:
