@@ -19,10 +19,11 @@ from hightide.protocol.records import (
 )
 from hightide_broker.ports import Disk
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage import searches
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import LogConfig, file_name
 from hightide_broker.storage.sync_job import SyncJob
-from hightide_broker.storage.times import TimestampOffset, first_since, newest_from
+from hightide_broker.storage.times import TimestampOffset
 
 DIRECTORY = "data/jade-0"
 TOPIC_ID = "Q0hJTEQtVE9QSUMtMDAwMQ"
@@ -184,20 +185,12 @@ def check_contiguous(log: Log) -> None:
 
 def record_since(log: Log, timestamp: int) -> TimestampOffset | None:
     """The first record with a timestamp ≥ `timestamp`."""
-    start = log.log_start
-    while (batch := log.batch_since(timestamp, start_offset=start)) is not None:
-        if (found := at_once(first_since(batch, timestamp, start_offset=start))) is not None:
-            return found
-        start = batch.header.next_offset
-    return None
+    return at_once(searches.record_since(lambda look: look(log), timestamp))
 
 
 def newest_record(log: Log) -> TimestampOffset | None:
     """The first record with the largest timestamp."""
-    newest, cut = log.newest()
-    if cut is not None:
-        newest = max(newest, at_once(newest_from(cut, log.log_start)))
-    return None if newest < 0 else record_since(log, newest)
+    return at_once(searches.newest_record(lambda look: look(log)))
 
 
 def check_lookups(log: Log) -> None:

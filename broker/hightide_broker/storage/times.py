@@ -5,15 +5,14 @@ KIP-734.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from hightide.protocol.codecs import Steps
 from hightide.protocol.columns import decoding_columns, offsets_of, payload_of, timestamps_of
 from hightide.protocol.records import BatchHeader
 from hightide.protocol.rows import row_spans
 
-T = TypeVar("T")
 Span = Sequence[tuple[int, int]]
 """Offsets and timestamps of some records."""
 
@@ -39,7 +38,7 @@ def first_since(
     """The first record with a timestamp ≥ `timestamp` at or above `start_offset`. Raises
     `CorruptBatch`."""
     for span in _spans(batch):
-        for offset, value in span:
+        for offset, value in span or ():
             if value >= timestamp and offset >= start_offset:
                 return TimestampOffset(value, offset, batch.header.leader_epoch)
         yield
@@ -51,17 +50,17 @@ def newest_from(batch: Dated, start_offset: int) -> Steps[int]:
     `CorruptBatch`."""
     newest = -1
     for span in _spans(batch):
-        newest = max([newest, *(value for offset, value in span if offset >= start_offset)])
+        newest = max([newest, *(value for offset, value in span or () if offset >= start_offset)])
         yield
     return newest
 
 
-def _spans(batch: Dated) -> Iterator[Span]:
-    """The records, some thousand at a time; empty ones while it inflates."""
+def _spans(batch: Dated) -> Iterator[Span | None]:
+    """The records, some thousand at a time; None while it inflates."""
     header = batch.header
-    payload = yield from _meanwhile(payload_of(batch.data, header))
+    payload = yield from payload_of(batch.data, header)
     if not header.has_rows:
-        columns = yield from _meanwhile(decoding_columns(payload, header.record_count))
+        columns = yield from decoding_columns(payload, header.record_count)
         yield [*zip(offsets_of(columns, header), timestamps_of(columns, header), strict=True)]
         return
     rows = bytes(payload) if isinstance(payload, memoryview) else payload
@@ -71,13 +70,3 @@ def _spans(batch: Dated) -> Iterator[Span]:
         if header.is_log_append_time:
             times = [header.max_timestamp] * len(offsets)
         yield [*zip(offsets, times, strict=True)]
-
-
-def _meanwhile(steps: Steps[T]) -> Generator[Span, None, T]:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        yield ()
