@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +22,7 @@ import click
 
 from hightide_cli.bench.client import data_option
 from hightide_cli.bench.growth import numbers_option
+from hightide_cli.bench.usage import core_percents
 from hightide_cli.console_process import NEEDS_MORE, is_installed, start_console
 from hightide_cli.failures import REFUSED
 from hightide_cli.options import output_option, run
@@ -30,7 +32,7 @@ from hightide_cli.own_cluster import OwnCluster, cpu_s, memory_mb
 BROKERS = 3
 TOPIC = "bench-0"
 CHANGES_APART_S = 0.13
-"""Beside the second that passes between two looks: changes fall anywhere between them."""
+"""Beside what passes until one was seen: they fall anywhere between two looks."""
 PATIENCE_S = 60.0
 SETTLING_S = 2.0
 
@@ -63,13 +65,14 @@ def console(
     with OwnCluster(brokers=BROKERS, directory=data) as cluster:
         run(_make_topics, cluster.address, topics, partitions)
         with _console(cluster) as (address, pid, start_s):
-            idle = _spent(cluster, pid, seconds)
+            clocks = cluster.cpu_s, partial(cpu_s, pid)
+            idle, _ = core_percents(seconds, *clocks)
             for number in numbers:
                 say(f"{number} looking")
                 with ExitStack() as opened:
                     viewers = [opened.enter_context(_Viewer(address)) for _ in range(number)]
                     time.sleep(SETTLING_S)
-                    spent = _spent(cluster, pid, seconds)
+                    brokers, console_itself = core_percents(seconds, *clocks)
                     shown = run(_changes, cluster.address, viewers, changes)
                 rows.append(
                     {
@@ -77,8 +80,8 @@ def console(
                         "viewers": number,
                         "start_s": start_s,
                         "memory_mb": memory_mb(pid, "VmRSS"),
-                        "brokers_core_percent": round(spent[0] - idle[0], 2),
-                        "console_core_percent": round(spent[1], 2),
+                        "brokers_core_percent": round(brokers - idle, 2),
+                        "console_core_percent": round(console_itself, 2),
                         "shown_p50_ms": round(median(shown) * 1000),
                         "shown_max_ms": round(max(shown) * 1000),
                     }
@@ -110,14 +113,6 @@ def _console(cluster: OwnCluster) -> Iterator[tuple[str, int, float]]:
     finally:
         started.process.kill()
         started.process.wait()
-
-
-def _spent(cluster: OwnCluster, pid: int, seconds: float) -> tuple[float, float]:
-    """Per cent of a core: of all brokers, and of the console."""
-    before = cluster.cpu_s(), cpu_s(pid)
-    time.sleep(seconds)
-    brokers, console = cluster.cpu_s() - before[0], cpu_s(pid) - before[1]
-    return brokers / seconds * 100, console / seconds * 100
 
 
 async def _changes(address: str, viewers: list[_Viewer], count: int) -> list[float]:

@@ -17,6 +17,7 @@ import click
 
 from hightide.protocol.words import counted
 from hightide_cli.bench.client import Way, data_option, secure_option
+from hightide_cli.bench.usage import core_percents
 from hightide_cli.options import output_option, run
 from hightide_cli.output import say, show
 from hightide_cli.own_cluster import OwnCluster
@@ -80,11 +81,12 @@ def growth(numbers: list[int], idle_s: float, data: Path | None, secure: bool, o
             say(counted(number, "partition"))
             created_s = run(_grow, cluster.way, there, number)
             time.sleep(SETTLING_S)
+            (idle,) = core_percents(idle_s, cluster.cpu_s)
             row = {
                 "bench": "growth",
                 "partitions": number,
                 "create_ms_each": round(created_s * 1000 / (number - there), 2),
-                "idle_core_percent": _idle_percent(cluster, idle_s),
+                "idle_core_percent": round(idle / BROKERS, 2),
                 "memory_mb": cluster.memory_mb(),
             }
             rows.append(row | _restart(cluster, number))
@@ -118,14 +120,6 @@ async def until_in_sync(admin: Admin, number: int) -> list[PartitionDescription]
             if sum(part.leader >= 0 and len(part.isr) == BROKERS for part in parts) >= number:
                 return parts
             await trio.sleep(0.05)
-
-
-def _idle_percent(cluster: OwnCluster, idle_s: float) -> float:
-    """What a broker spends while nobody asks it anything, in hundredths of a core."""
-    before, began = cluster.cpu_s(), time.perf_counter()
-    time.sleep(idle_s)
-    spent, elapsed = cluster.cpu_s() - before, time.perf_counter() - began
-    return round(100 * spent / elapsed / BROKERS, 2)
 
 
 def _restart(cluster: OwnCluster, number: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 
 IDLE_S = 2.0
 """How long is looked at what brokers do anyway."""
+
+
+def core_percents(seconds: float, *spent: Callable[[], float]) -> list[float]:
+    """What goes on by itself for so long, in hundredths of a core, by each clock of processor
+    time."""
+    before, began = [each() for each in spent], time.perf_counter()
+    time.sleep(seconds)
+    elapsed = time.perf_counter() - began
+    return [100 * (each() - first) / elapsed for each, first in zip(spent, before, strict=True)]
 
 
 async def used(admin: Admin) -> dict[int, NodeDescription]:
