@@ -10,8 +10,6 @@ import struct
 import msgspec
 import pytest
 from brokers import NOW_MS, FakeClock, batch, client_of, new_node, quiet
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from patience import PATIENCE_S
 from test_login import a_node_with_users, connected
 from test_metrics_page import WATCHED, samples
@@ -244,25 +242,6 @@ async def test_the_page_of_kafka_exporter_says_the_same():
 # -- counts of events ------------------------------------------------------------------------------
 
 PLACE = {"topic": "t", "partition": 0, "leader_epoch": 1}
-EVENTS = st.builds(
-    e.Truncated,
-    **{name: st.just(value) for name, value in PLACE.items()},
-    leader=st.just(1),
-    before=st.integers(0, 9),
-    after=st.integers(0, 9),
-    epoch_before=st.just(0),
-    epoch_after=st.just(0),
-    high_watermark=st.just(0),
-) | st.sampled_from(
-    [
-        e.ReplicaOffline(**PLACE, why="", is_damaged=True),
-        e.ReplicaOffline(**PLACE, why=""),
-        e.RepairEnded(**PLACE, log_end=-1),
-        e.RepairEnded(**PLACE, log_end=3),
-        e.QuorumRole(role="leader", epoch=1),
-        e.QuorumRole(role="follower", epoch=1),
-    ]
-)
 
 
 def counted(happened):
@@ -273,17 +252,6 @@ def counted(happened):
         damages["repaired"],
         happened.quorums_led,
     )
-
-
-@given(st.lists(EVENTS))
-@settings(deadline=None)
-def test_counts_only_rise_whatever_happens(events):
-    happened, before = Happened(), (0, 0, 0, 0)
-    for event in events:
-        happened.count(event)
-        now = counted(happened)
-        assert all(old <= new for old, new in zip(before, now, strict=True))
-        before = now
 
 
 def test_what_is_counted_is_what_happened():
