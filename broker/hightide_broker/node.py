@@ -19,7 +19,6 @@ import trio
 from hightide.net.ports import Network, Random, WallClock
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide.protocol import quorum_messages as q
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig, ConfigError
 from hightide_broker.core.cluster.features import KNOWN_LEVELS
@@ -281,6 +280,7 @@ class Node:
             broker=self.id,
             config=config,
             disk=self._disk,
+            quorum=self.quorum,
             usage=self._usage,
             trace=self.trace,
         )
@@ -349,10 +349,6 @@ class Node:
     def controller_id(self) -> int:
         """The active controller as far as this node knows, -1 if it hears of none."""
         return self.quorum.core.leader_that_is_heard
-
-    def describe_quorum_alone(self) -> q.DescribeQuorumResponse:
-        """The quorum as this node knows it where nobody leads."""
-        return self.quorum.describe_alone(self.cluster_id)
 
     @property
     def stopping(self) -> bool:

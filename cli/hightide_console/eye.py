@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ from hightide_broker.trace.lines import read_lines
 from hightide_broker.trace.order import in_order
 from hightide_broker.trace.ring import KINDS
 from hightide_console.history import History
-from hightide_console.timeline import epoch_starts
+from hightide_console.quorum_view import quorum_view
+from hightide_console.timeline import epoch_starts, notches, quorum_notches
 from hightide_console.views import (
     Held,
     View,
@@ -38,7 +40,13 @@ from hightide_console.views import (
 )
 
 if TYPE_CHECKING:
-    from hightide import Admin, ClusterDescription, QuorumDescription, TopicDescription
+    from hightide import (
+        Admin,
+        ClusterDescription,
+        MetadataLogDescription,
+        QuorumDescription,
+        TopicDescription,
+    )
 
 LOOK_S = 0.75
 """From the start of one look to the next: with what a look takes, a change is seen in a second."""
@@ -90,6 +98,8 @@ class Eye:
         self._disks_at = float("-inf")
         self._places: dict[tuple[int, str], TracePlace] = {}
         self._quorum: QuorumDescription | None = None
+        self._logs: dict[int, MetadataLogDescription] = {}
+        """By node: what those that answered in the last look have of the metadata log."""
         self._silent: set[int] = set()
         """Brokers that did not answer in the last look."""
         self._is_untold = False
@@ -156,11 +166,16 @@ class Eye:
         wanted = [topic for topic in topics if topic.topic in watched]
         seen = {topic.topic: await self._topic(topic, brokers) for topic in wanted}
         self._held = {name: held for name, held in self._held.items() if name in seen}
-        await self._read_traces(cluster, quorum)
-        view = cluster_view(cluster, quorum, topics, self._disks)
+        await self._ask_nodes(cluster, quorum)
+        view = cluster_view(cluster, topics, self._disks)
+        view["quorum"] = None if quorum is None else self._quorum_view(quorum)
         view["open"] = open_view(cluster) if self._is_nobody else None
         view["error"] = "" if _is_led(cluster) else LEADERLESS
         self._show(view, seen)
+
+    def _quorum_view(self, quorum: QuorumDescription) -> View:
+        cut = quorum_notches(self.history.events(), quorum.epoch)
+        return quorum_view(quorum, self._logs, self._silent, cut)
 
     async def _see_quorum(self, cluster: ClusterDescription) -> QuorumDescription | None:
         """Who votes; where nobody leads, as it was known last: a broker takes seconds to say so,
@@ -213,8 +228,12 @@ class Eye:
         view = topic_view(topic, held, min_isr, self._held.get(name), untold=untold)
         self._held[name] = {**self._held.get(name, {}), **held}
         starts = epoch_starts(self.history.events(), name)
+        epochs = {part.partition: part.leader_epoch for part in topic.partitions}
+        cut = notches(self.history.events(), name, epochs)
         for part in view["partitions"]:
             part["starts"] = starts.get(part["partition"], [])
+            for lane in part["lanes"]:
+                lane["cut"] = cut.get((part["partition"], lane["broker"]), [])
         return view
 
     async def _min_isr_of(self, topic: str) -> int:
@@ -228,28 +247,31 @@ class Eye:
         except (HightideError, KeyError, ValueError):
             return 1
 
-    async def _read_traces(
+    async def _ask_nodes(
         self, cluster: ClusterDescription, quorum: QuorumDescription | None
     ) -> None:
-        """What nodes told since they were asked last, in one order."""
+        """What nodes have of the metadata log; and what they told since they were asked last, in
+        one order."""
         found: list[bytes] = []
+        self._logs = {}
         brokers = [each.id for each in cluster.brokers]
         voters = [each.id for each in quorum.voters] if quorum is not None else []
 
-        async def read(node: int) -> None:
-            with trio.move_on_after(ANSWER_S) as reading:
-                for kind in KINDS:
+        async def ask(node: int) -> None:
+            traces = (partial(self._read_trace, node, kind, found) for kind in KINDS)
+            with trio.move_on_after(ANSWER_S) as asking:
+                for question in (partial(self._see_log, node), *traces):
                     try:
-                        found.extend(await self._read_trace(node, kind))
+                        await question()
                     except ApiError as error:
                         if _is_denied(error):
                             self.is_untraced = str(error)
                     except AuthenticationFailed:
                         self._for_nodes.add(node)
-                        return  # another kind would be asked for at the same door
+                        return  # everything would be asked for at the same door
                     except HightideError:
                         continue  # the next look tries again from the same place
-            if reading.cancelled_caught and node in brokers:
+            if asking.cancelled_caught and node in brokers:
                 self._silent.add(node)
 
         if not self._is_untold:
@@ -261,16 +283,19 @@ class Eye:
         async with trio.open_nursery() as nursery:
             for node in (*serving, *sorted(controllers)):
                 if node not in self._silent:
-                    nursery.start_soon(read, node)
+                    nursery.start_soon(ask, node)
         new = in_order(read_lines(found))
         self.history.learn(new)
         if new:
             self.tell()
 
-    async def _read_trace(self, node: int, kind: str) -> list[bytes]:
+    async def _see_log(self, node: int) -> None:
+        self._logs[node] = await self.admin.describe_metadata_log(node)
+
+    async def _read_trace(self, node: int, kind: str, found: list[bytes]) -> None:
         place = self._places.get((node, kind), TracePlace())
         lines, self._places[node, kind] = await self.admin.read_trace(node, kind, place)
-        return lines.splitlines()
+        found.extend(lines.splitlines())
 
     async def group(self, name: str) -> View:
         """A group as it is now."""

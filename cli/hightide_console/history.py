@@ -12,6 +12,7 @@ from operator import itemgetter
 from hightide_broker.trace.events import (
     Event,
     QuorumRole,
+    QuorumTruncated,
     QuorumVote,
     VotersChanged,
     WatermarksMoved,
@@ -86,4 +87,4 @@ class History:
 
 
 def _is_of_quorum(what: Event) -> bool:
-    return isinstance(what, QuorumRole | QuorumVote | VotersChanged)
+    return isinstance(what, QuorumRole | QuorumVote | VotersChanged | QuorumTruncated)

@@ -14,6 +14,7 @@ from hightide_broker.trace.events import (
     LeaderBegan,
     OfPartition,
     PartitionChanged,
+    QuorumTruncated,
     TopicChanged,
     Truncated,
     WatermarksMoved,
@@ -46,6 +47,7 @@ def frames(events: Iterable[Told], topic: str, partition: int) -> list[dict[str,
     where each leader epoch began, as far as it is known by then. Events may come as they were
     learned: a broker that was away tells late."""
     lanes, starts, last_epochs = Lanes(), dict[int, int](), dict[int, int]()
+    cuts: list[Told] = []
     found: list[dict[str, Any]] = []
     for told in in_order(events):
         lanes.take(told)
@@ -56,9 +58,12 @@ def frames(events: Iterable[Told], topic: str, partition: int) -> list[dict[str,
         told = _of_one(told, topic, partition)
         if (epoch := _last_epoch(told.what)) is not None:
             last_epochs[told.node] = epoch
+        if isinstance(told.what, Truncated):
+            cuts.append(told)
         state = lanes.partitions.get((topic, partition))
         if state is not None:
-            shown = _state(state, last_epochs)
+            cut = notches(cuts, topic, {partition: state.leader_epoch})
+            shown = _state(state, last_epochs, {node: place for (_, node), place in cut.items()})
             found.append({**event_view(told), **shown, "starts": sorted(starts.items())})
     return found[-FRAMES_MAX:]
 
@@ -111,7 +116,32 @@ def epoch_starts(events: Iterable[Told], topic: str) -> dict[int, list[tuple[int
     return {partition: sorted(starts.items()) for partition, starts in found.items()}
 
 
-def _state(state: PartitionLanes, last_epochs: Mapping[int, int]) -> dict[str, Any]:
+def notches(
+    events: Iterable[Told], topic: str, epochs: Mapping[int, int]
+) -> dict[tuple[int, int], list[int]]:
+    """By partition of a topic, and node: from where to where a log was cut last, as long as the
+    leader epoch lasts in which it was (`epochs`: today's, by partition)."""
+    return {
+        (what.partition, told.node): [what.before, what.after]
+        for told in events
+        if isinstance(what := told.what, Truncated)
+        and what.topic == topic
+        and what.leader_epoch == epochs.get(what.partition)
+    }
+
+
+def quorum_notches(events: Iterable[Told], epoch: int) -> dict[int, list[int]]:
+    """By node: from where to where its metadata log was cut last in today's epoch."""
+    return {
+        told.node: [what.before, what.after]
+        for told in events
+        if isinstance(what := told.what, QuorumTruncated) and what.epoch == epoch
+    }
+
+
+def _state(
+    state: PartitionLanes, last_epochs: Mapping[int, int], cut: Mapping[int, list[int]]
+) -> dict[str, Any]:
     return {
         "leader": state.leader,
         "leader_epoch": state.leader_epoch,
@@ -130,6 +160,7 @@ def _state(state: PartitionLanes, last_epochs: Mapping[int, int]) -> dict[str, A
                 "synced": lane.synced_end,
                 "epoch": lane.leader_epoch,
                 "last_epoch": last_epochs.get(broker, lane.leader_epoch),
+                "cut": cut.get(broker, []),
             }
             for broker, lane in sorted(state.lanes.items())
         ],

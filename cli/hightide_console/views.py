@@ -15,7 +15,6 @@ from hightide import (
     GroupLag,
     LogDirDescription,
     PartitionDescription,
-    QuorumDescription,
     ReplicaDescription,
     TopicDescription,
 )
@@ -40,11 +39,10 @@ def held_by(directories: Iterable[LogDirDescription]) -> Held:
 
 def cluster_view(
     cluster: ClusterDescription,
-    quorum: QuorumDescription | None,
     topics: list[TopicDescription],
     disks: Mapping[int, LogDirDescription],
 ) -> View:
-    """The overview: brokers, topics, the quorum."""
+    """The overview: brokers and topics."""
     parts = [part for topic in topics for part in topic.partitions]
     led = Counter(part.leader for part in parts)
     held = Counter(broker for part in parts for broker in part.replicas)
@@ -66,7 +64,6 @@ def cluster_view(
             for broker in sorted(cluster.brokers, key=lambda each: each.id)
         ],
         "topics": [_topic_row(topic) for topic in sorted(topics, key=lambda each: each.topic)],
-        "quorum": None if quorum is None else _quorum(quorum, disks),
     }
 
 
@@ -107,29 +104,6 @@ def _topic_row(topic: TopicDescription) -> View:
         "replicas": max((len(part.replicas) for part in parts), default=0),
         "leaderless": sum(part.leader < 0 for part in parts),
         "under_replicated": sum(len(part.isr) < len(part.replicas) for part in parts),
-    }
-
-
-def _quorum(quorum: QuorumDescription, disks: Mapping[int, LogDirDescription]) -> View:
-    """Who votes. Where nobody leads, nobody listens to voters; those that are brokers are asked."""
-    silent = {*quorum.silent, *(broker for broker, each in disks.items() if each.error)}
-    return {
-        "leader": quorum.leader,
-        "epoch": quorum.epoch,
-        "high_watermark": quorum.high_watermark,
-        "voters": [
-            {
-                "id": voter.id,
-                "log_end": voter.log_end_offset,
-                "lag": voter.lag,
-                "silent": voter.id in silent,
-            }
-            for voter in sorted(quorum.voters, key=lambda each: each.id)
-        ],
-        "observers": [
-            {"id": each.id, "log_end": each.log_end_offset, "lag": each.lag}
-            for each in sorted(quorum.observers, key=lambda each: each.id)
-        ],
     }
 
 

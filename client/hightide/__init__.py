@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         GroupMove,
         LogDirDescription,
         MemberDescription,
+        MetadataLogDescription,
         NodeDescription,
         PartitionDescription,
         QuorumDescription,
@@ -114,6 +115,7 @@ __all__ = [
     "ClusterDescription",
     "BrokerDescription",
     "LogDirDescription",
+    "MetadataLogDescription",
     "NodeDescription",
     "ReplicaDescription",
     "ElectionResult",
@@ -162,7 +164,8 @@ _NAMES = {
     "net.config_file": "read_client_config",
     "admin.descriptions": "Acl AclPattern AccessVerdict UserDescription UserCredential Quota "
     "CreatedTopic TopicDescription PartitionDescription ConfigEntry ClusterDescription "
-    "BrokerDescription LogDirDescription NodeDescription ReplicaDescription ElectionResult "
+    "BrokerDescription LogDirDescription MetadataLogDescription NodeDescription "
+    "ReplicaDescription ElectionResult "
     "QuorumDescription QuorumReplica TracePlace GroupListing GroupDescription MemberDescription "
     "Rebalance CommittedOffset GroupLag GroupMove",
     "protocol.columns": "Record",

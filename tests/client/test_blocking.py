@@ -392,6 +392,7 @@ def test_every_admin_method_works_as_in_the_async_client(filled):
         assert admin.delete_records({("t", 0): 40}) == {("t", 0): 40}
         assert admin.describe_cluster().controller == 1
         assert admin.describe_node(1).node == 1
+        assert admin.describe_metadata_log(1).log_end_offset > 0
         (directory,) = admin.describe_log_dirs(["t"])
         assert {info.log_start_offset for info in directory.replicas} == {0, 40}
         with pytest.raises(ApiError, match="TOPIC_ALREADY_EXISTS"):

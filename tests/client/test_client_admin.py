@@ -259,6 +259,17 @@ async def test_a_node_that_shares_its_process_counts_nothing(one):
     assert (found.node, found.loop_passes, found.user_ms, found.system_ms) == (1, -1, -1, -1)
 
 
+async def test_a_node_describes_its_own_copy_of_the_metadata_log(one):
+    async with one.admin() as admin:
+        await admin.create_topic("new")
+        found = await admin.describe_metadata_log(1)
+        quorum = await admin.describe_quorum()
+    assert found.node == 1
+    assert found.log_end_offset == found.synced_offset == found.high_watermark
+    assert found.high_watermark == quorum.high_watermark > 1
+    assert (found.log_start_offset, found.epochs) == (0, [(quorum.epoch, 0)])
+
+
 async def test_log_directories_tell_offsets_and_sizes(one):
     await one.client.produce(b"a", b"b")
     async with one.admin() as admin:

@@ -197,12 +197,24 @@ def test_a_page_finds_a_console_again_that_was_restarted(chromium, cluster):
     second.end()
 
 
-def test_of_voters_nothing_is_told_that_they_did_not_say(tab):
+def test_the_quorums_lanes_are_what_each_node_says_of_its_own_log(tab, cluster):
     tab.go("/quorum", heading="Quorum").until("document.querySelectorAll('g.lane').length === 3")
+    tab.until("document.querySelectorAll('g.lane rect[data-epoch]').length >= 3")
     heads = tab.page.eval_on_selector_all(
         "figure.lanes thead th", "all => all.map(each => each.textContent)"
     )
-    assert heads == ["node", "is", "epoch", "watermark", "log end", "behind"]
+    places = ["log start", "watermark", "log end", "synced"]
+    assert heads == ["node", "is", "epoch", *places, "behind"]
+    with blocking.Admin(**reaching(cluster.address)) as admin:
+        ends = {node: admin.describe_metadata_log(node).log_end_offset for node in (1, 2, 3)}
+    wait_until(
+        lambda: (
+            tab.page.wait_for_timeout(100)
+            or {node: end for node, (_, end, _) in tab.lanes().items()} == ends
+        ),
+        "the lanes are as long as the logs",
+    )
+    assert "Why is the watermark here? everything is committed" in tab.text("figure.lanes")
 
 
 def test_a_name_typed_by_hand_that_is_none_breaks_no_page(tab):
@@ -233,6 +245,15 @@ def test_a_leader_that_dies_with_records_of_its_own_is_cut_when_it_returns(tab, 
     assert all(len(set(each) - {None}) >= 2 for each in colours), (
         "each lane has the colours of two epochs"
     )
+    notch = tab.page.locator(f"g.lane[data-broker='{leader}'] .notch")
+    was, now = (int(notch.get_attribute(f"data-{end}")) for end in ("from", "to"))
+    assert was > now
+    sides = tab.page.eval_on_selector_all(
+        f"g.lane[data-broker='{leader}'] rect[data-epoch]",
+        "all => all.map(each => [each.dataset.epoch, each.getAttribute('x')])",
+    )
+    assert len({epoch for epoch, _ in sides}) >= 2, "the colours of two epochs beside it"
+    assert f"cut from {was} to {now}" in tab.text("figure.lanes table")
     replays(tab, leader)
 
 
@@ -249,6 +270,8 @@ def replays(tab, leader):
     longest = max(end for _, end, _ in texts[where - 1][1].values())
     after = max(end for _, end, _ in texts[where][1].values())
     assert longest > after, "the tail is there before the cut, and gone after it"
+    tab.page.locator("input[type=range]").fill(str(where))
+    assert tab.page.locator(f"g.lane[data-broker='{leader}'] .notch").count() == 1
     tab.page.locator("input[type=range]").fill(str(where - 1))
     tails = tab.page.eval_on_selector_all(
         "g.lane",

@@ -206,8 +206,28 @@ async def test_controllers_of_their_own_tell_what_happened_unless_they_let_nobod
     await opened()
     await trio.sleep(3.5 * LOOK_S)
     asked = [each[1] for each in admin.asked if each[0] == "trace" and each[2] == "events"]
-    assert sorted({*asked}) == [1, 2, 3, 101, 102]
-    assert (asked.count(101), asked.count(102)) == (asked.count(1), 1)
+    assert sorted({*asked}) == [1, 2, 3, 101]
+    assert [each[0] for each in admin.asked if each[1:2] == (102,)] == ["log"], "it is left alone"
+    assert asked.count(101) == asked.count(1) > 1
+
+
+async def test_the_quorums_lanes_are_what_each_node_says_or_else_what_its_leader_does(
+    opened, eye, admin, nursery, autojump_clock
+):
+    admin.voters, admin.turns_away = [1, 101, 102], {102}
+    nursery.start_soon(eye.run)
+    browser = await opened()
+    await trio.sleep(3.5 * LOOK_S)
+    lanes = browser.states()[-1]["cluster"]["quorum"]["lanes"]
+    assert [(lane["broker"], lane["log_end"], lane["synced"]) for lane in lanes] == [
+        (1, 7, 6),
+        (101, 7, 6),
+        (102, 1, -1),
+    ]
+    admin.hanging.add(101)
+    await trio.sleep(2 * LOOK_S + ANSWER_S)
+    lane = browser.states()[-1]["cluster"]["quorum"]["lanes"][1]
+    assert (lane["log_end"], lane["synced"]) == (1, -1)
 
 
 async def test_a_broker_is_silent_no_longer_than_it_does_not_answer(
@@ -257,7 +277,7 @@ async def test_where_nobody_leads_it_looks_as_often_as_ever_and_says_so(
     cluster = browser.states()[-1]["cluster"]
     assert "no controller is active" in cluster["error"]
     assert cluster["controller"] == cluster["quorum"]["leader"] == -1
-    assert [each["id"] for each in cluster["quorum"]["voters"]] == [1, 2, 3]
+    assert [each["broker"] for each in cluster["quorum"]["lanes"]] == [1, 2, 3]
     admin.controller, admin.quorum_s = 1, 0.0
     await trio.sleep(2 * LOOK_S + ANSWER_S)
     cluster = browser.states()[-1]["cluster"]
@@ -274,8 +294,12 @@ async def test_voters_that_are_gone_are_silent_though_nobody_listens_to_them(
     admin.controller = -1
     admin.hanging.update((1, 2))
     await trio.sleep(DISKS_S + 3)
-    voters = browser.states()[-1]["cluster"]["quorum"]["voters"]
-    assert [(each["id"], each["silent"]) for each in voters] == [(1, True), (2, True), (3, False)]
+    lanes = browser.states()[-1]["cluster"]["quorum"]["lanes"]
+    assert [(each["broker"], each["stale"]) for each in lanes] == [
+        (1, True),
+        (2, True),
+        (3, False),
+    ]
 
 
 async def test_a_broker_that_does_not_tell_this_user_is_not_taken_for_one_that_does_not_answer(

@@ -3,18 +3,28 @@
 Goal: after each event the lanes stand where they stood then; method: events by hand.
 """
 
+from itertools import pairwise
+
 from hightide_broker.trace.events import (
     FollowerBegan,
     GroupChanged,
     LeaderBegan,
     Offsets,
     PartitionChanged,
+    QuorumTruncated,
     Truncated,
     WatermarksMoved,
 )
 from hightide_broker.trace.lines import Told
 from hightide_console import timeline
-from hightide_console.timeline import epoch_starts, event_view, frames
+from hightide_console.lessons import lesson_view
+from hightide_console.timeline import (
+    epoch_starts,
+    event_view,
+    frames,
+    notches,
+    quorum_notches,
+)
 
 OF = {"topic": "orders", "partition": 0}
 
@@ -47,6 +57,12 @@ def cut(before, after):
         epoch_before=0,
         epoch_after=0,
         high_watermark=after,
+    )
+
+
+def quorum_cut(epoch):
+    return QuorumTruncated(
+        leader=3, epoch=epoch, before=8, after=7, epoch_before=4, epoch_after=4, high_watermark=7
     )
 
 
@@ -117,6 +133,37 @@ def test_epochs_begin_where_their_leader_said_and_only_once_they_began():
     assert found[1]["starts"] == [(0, 0)]
     assert found[-1]["starts"] == [(0, 0), (1, 5)]
     assert epoch_starts(DIVERGED, "orders") == {0: [(0, 0), (1, 5)]}
+
+
+def test_a_cut_is_marked_as_long_as_the_leader_epoch_lasts():
+    found = frames(
+        story(*((each.node, each.what) for each in DIVERGED), (2, leads(1, 5))), "orders", 0
+    )
+    assert [lane(frame, 1)["cut"] for frame in found[-3:]] == [[], [9, 5], [9, 5]]
+    assert lane(found[-1], 2)["cut"] == []
+    assert notches(DIVERGED, "orders", {0: 1}) == {(0, 1): [9, 5]}
+    assert notches(DIVERGED, "orders", {0: 2}) == notches(DIVERGED, "other", {0: 1}) == {}
+    later = story(*((each.node, each.what) for each in DIVERGED), (1, decided(2, 1, (1, 2))))
+    assert lane(frames(later, "orders", 0)[-1], 1)["cut"] == []
+
+
+def test_a_cut_of_the_metadata_log_is_marked_as_long_as_the_epoch_of_the_quorum_lasts():
+    told = story(*((node, quorum_cut(epoch)) for node, epoch in ((1, 5), (2, 6), (2, 6))))
+    assert quorum_notches(told, 6) == {2: [8, 7]}
+    assert quorum_notches(told, 7) == {}
+
+
+def test_a_lesson_marks_what_is_cut_in_it():
+    shown = lesson_view("reconciliation")["frames"]
+    cut = [frame for frame in shown if any(each["cut"] for each in frame["lanes"])]
+    assert cut
+    for before, frame in pairwise(shown):
+        for was, now in zip(before["lanes"], frame["lanes"], strict=True):
+            if before["part"] == frame["part"] and now["log_end"] < was["log_end"]:
+                assert now["cut"] == [was["log_end"], now["log_end"]]
+            elif now["cut"]:
+                assert now["cut"] == was["cut"]
+                assert frame["leader_epoch"] == before["leader_epoch"]
 
 
 def test_other_partitions_and_groups_are_no_part_of_it():

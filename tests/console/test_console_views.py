@@ -127,7 +127,7 @@ def test_the_overview_counts_leaders_replicas_and_what_is_wrong():
         brokers=[broker(2, fenced=True), broker(1)],
     )
     disks = {1: directory(1, replica(), replica(error="gone")), 2: directory(2, error="no answer")}
-    view = cluster_view(cluster, None, topics, disks)
+    view = cluster_view(cluster, topics, disks)
     assert [topic["topic"] for topic in view["topics"]] == ["a", "b"]
     assert [(t["leaderless"], t["under_replicated"]) for t in view["topics"]] == [(0, 1), (1, 1)]
     first, second = view["brokers"]
@@ -138,7 +138,6 @@ def test_the_overview_counts_leaders_replicas_and_what_is_wrong():
         False,
     )
     assert (second["fenced"], second["silent"], second["free_bytes"]) == (True, True, -1)
-    assert view["quorum"] is None
 
 
 def open_at(*hosts):

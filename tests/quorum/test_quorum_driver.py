@@ -13,13 +13,15 @@ import pytest
 import trio
 from brokers import DATA, FakeClock, new_node, settings
 from sim_machines import virtual
-from small_worlds import epochs, in_world, others, until, until_led
+from small_worlds import epochs, in_world, isolate, others, until, until_led
+from tracekit import of_kind
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import BrokerUnreachable
 from hightide_broker.config import ConfigError
 from hightide_broker.core.cluster.changes import AllocateProducerIds, FenceBroker, encode_change
+from hightide_broker.core.quorum.quorum_events import tail_of
 from hightide_broker.core.quorum.ready import SnapshotId
 from hightide_broker.core.quorum.roles import QuorumConfig
 from hightide_broker.runtime.base.agenda import Agenda
@@ -36,6 +38,7 @@ from hightide_broker.storage.quorum_state import (
 )
 from hightide_broker.storage.segment import LogConfig
 from hightide_broker.storage.snapshots import SnapshotWriter, encode_snapshot
+from hightide_broker.trace.events import QuorumTruncated
 
 HERE = f"{DATA}/__cluster_metadata-0"
 CONFIG = LogConfig(segment_bytes=1 << 20)
@@ -72,6 +75,37 @@ def test_hundreds_of_forwarded_requests_cause_no_election():
         assert (world.leader(), epochs(world)) == (leader, before)
 
     in_world(body, request_timeout_ms="30s")
+
+
+# What is cut is told.
+
+
+def test_a_leader_that_wrote_alone_cuts_what_it_wrote_and_tells_it():
+    async def body(world):
+        alone = await until_led(world)
+        node = alone.node
+        await trio.sleep(2)
+        isolate(world, alone)
+        committed = tail_of(node.metadata)
+        assert committed.end == node.quorum.core.high_watermark
+        node.quorum.append([change(1)], committed.epoch)
+        told = []
+        node.trace.tell = told.append
+        await until(lambda: world.leader() not in (None, alone))
+        world.network.heal()
+        await until(lambda: node.metadata.last_epoch > committed.epoch)
+        (cut,) = of_kind(told, QuorumTruncated)
+        assert cut == QuorumTruncated(
+            leader=world.leader().id,
+            epoch=node.quorum.core.epoch,
+            before=committed.end + 1,
+            after=committed.end,
+            epoch_before=committed.epoch,
+            epoch_after=committed.epoch,
+            high_watermark=committed.end,
+        )
+
+    in_world(body)
 
 
 # A log and its snapshot.

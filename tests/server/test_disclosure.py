@@ -223,6 +223,7 @@ NAME_NOTHING = {
     "api_versions",
     "describe_client_quotas",
     "describe_cluster",
+    "describe_metadata_log",
     "describe_node",
     "describe_quorum",
     "describe_user_scram_credentials",

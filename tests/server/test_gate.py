@@ -135,6 +135,7 @@ SAMPLES = [
     of_cluster(setting("cluster", ""), "ALTER_CONFIGS"),
     of_cluster(m.DescribeLogDirsRequest(), "DESCRIBE"),
     of_cluster(n.DescribeNodeRequest(), "DESCRIBE"),
+    of_cluster(n.DescribeMetadataLogRequest(), "DESCRIBE"),
     of_cluster(n.ReadTraceRequest(), "DESCRIBE"),
     of_cluster(m.ElectLeadersRequest(), "ALTER"),
     of_cluster(q.AddVoterRequest(id=9, host="h", port=1), "ALTER"),

@@ -22,6 +22,7 @@ class Metadata:
     """Of a node that asks a controller who does not answer."""
 
     def __init__(self, *, heard=NOBODY, heard_later=NOBODY):
+        self.cluster_id = "c"
         self.controller_id = heard
         self._later = heard_later
 
@@ -30,16 +31,22 @@ class Metadata:
         self.controller_id = self._later
         raise Refused(ErrorCode.REQUEST_TIMED_OUT, "no controller was active")
 
-    def describe_quorum_alone(self):
-        return q.DescribeQuorumResponse(
-            cluster_id="c", leader=NOBODY, epoch=1, high_watermark=1, voters=[], observers=[]
-        )
+
+KNOWN = SimpleNamespace(epoch=1, high_watermark=1, describe_alone=list)
+"""The quorum, to a node that hears of no leader."""
 
 
 async def ask(metadata, *, even_without_leader):
     """Who leads, and after how long."""
     handlers = AdminHandlers(
-        metadata, None, broker=1, config=None, disk=None, usage=None, trace=None
+        metadata,
+        None,
+        broker=1,
+        config=None,
+        disk=None,
+        quorum=SimpleNamespace(core=KNOWN),
+        usage=None,
+        trace=None,
     )
     request = q.DescribeQuorumRequest(even_without_leader=even_without_leader)
     began = trio.current_time()

@@ -16,6 +16,7 @@ from hightide import (
     ClusterDescription,
     ErrorCode,
     LogDirDescription,
+    MetadataLogDescription,
     PartitionDescription,
     QuorumDescription,
     QuorumReplica,
@@ -165,17 +166,24 @@ class FakeAdmin:
         self.asked.append(("configs", name))
         return [SimpleNamespace(name="min.insync.replicas", value="2")]
 
+    async def describe_metadata_log(self, node):
+        await self._ask(("log", node), node)
+        return MetadataLogDescription(node, 0, 5, 6, 7, [(1, 0), (3, 4)])
+
     async def read_trace(self, node, kind, place):
-        self.asked.append(("trace", node, kind))
+        await self._ask(("trace", node, kind), node)
+        lines = []
+        if node == 1 and kind == "events":
+            lines, self.lines = self.lines, []
+        return b"".join(lines), TracePlace()
+
+    async def _ask(self, question, node):
+        self.asked.append(question)
         if node in self.hanging:
             await trio.sleep_forever()
         if node in self.turns_away:
             raise AuthenticationFailed("certificate required")
         self._check()
-        lines = []
-        if node == 1 and kind == "events":
-            lines, self.lines = self.lines, []
-        return b"".join(lines), TracePlace()
 
     def _check(self):
         if not self.may_describe:

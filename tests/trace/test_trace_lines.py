@@ -26,6 +26,7 @@ from hightide_broker.trace.events import (
     NodeStarted,
     Offsets,
     PartitionChanged,
+    QuorumTruncated,
     QuorumVote,
     RepairEnded,
     ReplicaOffline,
@@ -136,6 +137,13 @@ SENTENCES = [
         "node 2 asked node 7 whether it could win after epoch 5: yes",
     ),
     (VotersChanged(offset=1, voters=(1, 2)), "the voters become 1,2"),
+    (
+        QuorumTruncated(
+            leader=2, epoch=6, before=8, after=7, epoch_before=5, epoch_after=4, high_watermark=7
+        ),
+        "node 7 cut its metadata log from 8 to 7 (epoch 5 -> 4): node 2 does not have this "
+        "record; the watermark stood at 7",
+    ),
     (
         BrokerChanged(offset=1, broker=2, broker_epoch=9, state="fenced", cause="silence"),
         "broker 2 is fenced (epoch 9): silence",

@@ -102,6 +102,21 @@ class VotersChanged(Event, tag="voters_changed", frozen=True, kw_only=True):
     voters: tuple[int, ...]
 
 
+class QuorumTruncated(Event, tag="quorum_truncated", frozen=True, kw_only=True):
+    """A node cut of its metadata log what its leader does not have."""
+
+    leader: int
+    epoch: int
+    """Of the quorum."""
+    before: int
+    """Its log end."""
+    after: int
+    epoch_before: int
+    """Of its last record."""
+    epoch_after: int
+    high_watermark: int
+
+
 # -- what the active controller decides ------------------------------------------------------------
 
 
@@ -286,6 +301,7 @@ AnyEvent = (
     | QuorumRole
     | QuorumVote
     | VotersChanged
+    | QuorumTruncated
     | BrokerChanged
     | TopicChanged
     | PartitionChanged

@@ -17,6 +17,7 @@ from hightide_broker.trace.events import (
     OfPartition,
     PartitionChanged,
     QuorumRole,
+    QuorumTruncated,
 )
 from hightide_broker.trace.lines import Told
 
@@ -39,7 +40,7 @@ def rests_on(told: Told) -> _Epoch | None:
     what = told.what
     if isinstance(what, OfPartition):
         return what.topic, what.partition, what.leader_epoch
-    if isinstance(what, QuorumRole) and what.leader not in (-1, told.node):
+    if isinstance(what, QuorumRole | QuorumTruncated) and what.leader not in (-1, told.node):
         return "", -1, what.epoch
     return None
 

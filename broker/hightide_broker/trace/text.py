@@ -24,6 +24,7 @@ from hightide_broker.trace.events import (
     OfPartition,
     PartitionChanged,
     QuorumRole,
+    QuorumTruncated,
     QuorumVote,
     RepairBegan,
     RepairEnded,
@@ -140,6 +141,20 @@ def _voters(_: int, what: VotersChanged) -> str:
     return f"the voters become {ids(what.voters)}"
 
 
+def _quorum_truncated(node: int, what: QuorumTruncated) -> str:
+    return f"node {node} cut its metadata log{_cut(what, f'node {what.leader}')}"
+
+
+def _cut(what: Truncated | QuorumTruncated, leader: str) -> str:
+    """From where to where, and why nobody misses it."""
+    count = what.before - what.after
+    these = "this record" if count == 1 else f"these {counted(count, 'record')}"
+    return (
+        f" from {what.before} to {what.after} (epoch {what.epoch_before} -> {what.epoch_after}): "
+        f"{leader} does not have {these}; the watermark stood at {what.high_watermark}"
+    )
+
+
 # -- the active controller -------------------------------------------------------------------------
 
 
@@ -205,15 +220,10 @@ def _refused(_: int, what: IsrRefused) -> str:
 
 
 def _truncated(node: int, what: Truncated) -> str:
-    name, count = name_of(what), what.before - what.after
+    name = name_of(what)
     if what.is_whole:
         return f"broker {node} gives up all of {name}, and begins again at {what.after}"
-    epochs = f"epoch {what.epoch_before} -> {what.epoch_after}"
-    these = "this record" if count == 1 else f"these {counted(count, 'record')}"
-    return (
-        f"broker {node} cut {name} from {what.before} to {what.after} ({epochs}): broker "
-        f"{what.leader} does not have {these}; the watermark stood at {what.high_watermark}"
-    )
+    return f"broker {node} cut {name}{_cut(what, f'broker {what.leader}')}"
 
 
 def _moved(node: int, what: WatermarksMoved) -> str:
@@ -267,6 +277,7 @@ _SENTENCES: dict[type[Event], Callable[[int, Any], str]] = {
     QuorumRole: _role,
     QuorumVote: _vote,
     VotersChanged: _voters,
+    QuorumTruncated: _quorum_truncated,
     BrokerChanged: _broker,
     TopicChanged: _topic,
     PartitionChanged: _partition,

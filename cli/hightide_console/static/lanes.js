@@ -77,22 +77,27 @@ function Row({ lane, y, x, from, starts, kind }) {
     y1=${y - 4} y2=${y + BAR + 4} />`;
   return html`<g class=${`lane${state}`} data-broker=${lane.broker} data-end=${lane.log_end}>
     <title>${`${kind} ${lane.broker}: ${lane.badge}${lane.leads ? ", leads" : ""}, epoch ${lane.epoch}, ${
-      count(lane.high_watermark)} committed of ${count(lane.log_end)}`}</title>
+      count(lane.high_watermark)} committed of ${count(lane.log_end)}${cutText(lane, ", ")}`}</title>
     ${segments(lane, starts, from).map(([a, b, epoch]) => html`<rect class=${epochClass(epoch)}
       data-epoch=${epoch} x=${x(a)} y=${y} width=${Math.max(x(b) - x(a), 1)} height=${BAR} />`)}
     ${lane.log_start > from && html`<rect class="retired" x="0" y=${y} width=${x(lane.log_start)}
       height=${BAR} />`}
+    ${lane.cut?.[1] >= from && html`<path class="notch" data-from=${lane.cut[0]} data-to=${lane.cut[1]}
+      d=${`M${x(lane.cut[1]) - 6} ${y - 7} h12 l-6 ${BAR / 2 + 7} z`} />`}
     ${mark(lane.high_watermark, "watermark")}
     ${lane.synced >= 0 && lane.synced < lane.log_end && mark(lane.synced, "synced")}
     ${mark(lane.log_end, "end")}
   </g>`;
 }
 
+// What of a lane was cut in this leader epoch, in words.
+const cutText = (lane, before) => (lane.cut?.length > 0 ? `${before}cut from ${count(lane.cut[0])} to ${count(lane.cut[1])}` : "");
+
 function LaneTable({ name, lanes, kind }) {
   // Nobody is ahead of its leader: a log that is longer than the leader's has parted from it.
   const end = lanes.find((lane) => lane.leads)?.log_end ?? Math.max(...lanes.map((lane) => lane.log_end));
   const told = lanes.some((lane) => lane.synced >= 0);
-  const begins = lanes.some((lane) => lane.log_start >= 0); // voters do not say where their logs do
+  const begins = lanes.some((lane) => lane.log_start >= 0); // some voters answer nodes alone
   return html`<${Table} caption=${`Replicas of ${name}`}
     columns=${[kind, "is", "epoch", ...(begins ? ["log start"] : []), "watermark", "log end", ...(told ? ["synced"] : []), "behind"]}
     rows=${lanes.map((lane) => ({
@@ -101,7 +106,7 @@ function LaneTable({ name, lanes, kind }) {
       cells: [
         html`${lane.leads ? html`<span class="crown" title="leads">♛</span> ` : ""}${kind} ${lane.broker}`,
         html`<${Badge} kind=${lane.badge}>${lane.badge}</${Badge}>
-             ${lane.leads ? " leader" : ""}${lane.error ? ` ${lane.error}` : lane.stale ? " does not answer" : ""}`,
+             ${lane.leads ? " leader" : ""}${lane.error ? ` ${lane.error}` : lane.stale ? " does not answer" : ""}${cutText(lane, " ")}`,
         html`<span class=${`swatch ${epochClass(lane.epoch)}`}></span> ${count(lane.epoch)}`,
         ...(begins ? [count(lane.log_start)] : []), count(lane.high_watermark), count(lane.log_end), ...(told ? [count(lane.synced)] : []),
         lane.log_end < 0 ? "?" : count(Math.max(end - lane.log_end, 0)),

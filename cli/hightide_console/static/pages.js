@@ -99,17 +99,11 @@ export function Topic({ name, number }) {
 export function Quorum() {
   const { quorum } = store.cluster;
   if (!quorum) return html`<h1>Quorum</h1><p class="bad">nobody leads it, or you may not ask</p>`;
-  const lanes = quorum.voters.map((voter) => ({
-    broker: voter.id, leads: voter.id === quorum.leader, badge: "votes", stale: voter.silent,
-    error: "", log_start: -1, high_watermark: Math.min(quorum.high_watermark, voter.log_end), log_end: voter.log_end,
-    synced: -1, epoch: quorum.epoch,
-  }));
   const events = store.events.filter(isOfQuorum);
   const led = quorum.leader < 0 ? `Nobody leads; epoch ${quorum.epoch} is the last that is known` : `Node ${quorum.leader} leads epoch ${quorum.epoch}`;
   return html`<h1>Quorum of controllers</h1>
     <p class=${quorum.leader < 0 ? "bad" : ""}>${led}; what is below offset ${count(quorum.high_watermark)} is committed.</p>
-    <${Lanes} name="the metadata log" partition=${{ lanes, starts: [] }} watermarkNote=${false} kind="node" />
-    ${quorum.observers.length > 0 && html`<p class="quiet">Observers: ${quorum.observers.map((each) => `node ${each.id}, ${each.lag} behind`).join("; ")}</p>`}
+    <${Lanes} name="the metadata log" partition=${quorum} kind="node" />
     <h2>Elections and votes</h2><${Events} events=${events} />
     <${Command} line="hightide quorum status" />`;
 }

@@ -44,7 +44,7 @@ function savePicture(name) {
   picture.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules].map((rule) => rule.cssText));
   const style = document.createElementNS("http://www.w3.org/2000/svg", "style");
-  style.textContent = rules.filter((rule) => /epoch|mark|lane|axis|retired|:root/.test(rule)).join("\n");
+  style.textContent = rules.filter((rule) => /epoch|mark|lane|axis|retired|notch|:root/.test(rule)).join("\n");
   picture.prepend(style);
   save(`${name}.svg`, picture.outerHTML, "image/svg+xml");
 }

@@ -23,6 +23,7 @@ from hightide.admin.descriptions import (
     CreatedTopic,
     ElectionResult,
     LogDirDescription,
+    MetadataLogDescription,
     NodeDescription,
     QuorumDescription,
     TopicDescription,
@@ -278,13 +279,22 @@ class Admin(GroupAdmin, AccessAdmin):
         to go on from. No lines: that is all that there is yet. `kind` is `events`, or `positions`:
         how far its replicas were, second by second. A voter that is no registered broker is asked
         where other nodes find it, and answers if clients may come there."""
-        await self._look_for_brokers()
         request = n.ReadTraceRequest(kind=kind, file=place.file, position=place.position)
-        if node in self.cluster.metadata.brokers:
-            reply = await self.cluster.call_broker(node, request, timeout_s=self._timeout_s)
-        else:
-            reply = await self._ask_voter(node, request)
+        reply = await self._ask_node(node, request)
         return reply.lines, TracePlace(reply.file, reply.position)
+
+    async def describe_metadata_log(self, node: int) -> MetadataLogDescription:
+        """What a node itself has of the metadata log. A voter that is no registered broker is
+        asked as by `read_trace`."""
+        reply = await self._ask_node(node, n.DescribeMetadataLogRequest())
+        return described(MetadataLogDescription, reply)
+
+    async def _ask_node(self, node: int, request: m.Message) -> Any:
+        """A registered broker, or a voter that is none."""
+        await self._look_for_brokers()
+        if node in self.cluster.metadata.brokers:
+            return await self.cluster.call_broker(node, request, timeout_s=self._timeout_s)
+        return await self._ask_voter(node, request)
 
     async def _ask_voter(self, node: int, request: m.Message) -> Any:
         if node not in self._voters:

@@ -218,6 +218,21 @@ class NodeDescription:
     """Time of processors in the kernel, for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class MetadataLogDescription:
+    """A node's own copy of the metadata log; offsets are next ones."""
+
+    node: int
+    log_start_offset: int
+    """What came before is in a snapshot."""
+    high_watermark: int
+    """As far as the node has heard."""
+    synced_offset: int
+    log_end_offset: int
+    epochs: list[tuple[int, int]]
+    """Where leaders' epochs begin, (epoch, start offset): the newest, oldest first."""
+
+
 class TracePlace(NamedTuple):
     """How far a node's trace was read; see `Admin.read_trace`."""
 

@@ -24,6 +24,7 @@ from hightide.admin.descriptions import (
     GroupListing,
     GroupMove,
     LogDirDescription,
+    MetadataLogDescription,
     NodeDescription,
     QuorumDescription,
     Quota,
@@ -126,6 +127,10 @@ class Admin(Blocking):
     def describe_node(self, node: int) -> NodeDescription:
         """What the process of a registered broker has used since it started."""
         return self._run(self._async.describe_node, node)
+
+    def describe_metadata_log(self, node: int) -> MetadataLogDescription:
+        """What a node itself has of the metadata log."""
+        return self._run(self._async.describe_metadata_log, node)
 
     def read_trace(
         self, node: int, kind: str = "events", place: TracePlace = TRACE_START

@@ -42,6 +42,7 @@ APIS: tuple[Api, ...] = (
     Api("describe_cluster", m.DescribeClusterRequest, m.DescribeClusterResponse),
     Api("describe_log_dirs", m.DescribeLogDirsRequest, m.DescribeLogDirsResponse),
     Api("describe_node", n.DescribeNodeRequest, n.DescribeNodeResponse),
+    Api("describe_metadata_log", n.DescribeMetadataLogRequest, n.DescribeMetadataLogResponse),
     Api("read_trace", n.ReadTraceRequest, n.ReadTraceResponse),
     Api("describe_producers", p.DescribeProducersRequest, p.DescribeProducersResponse),
     Api("register_broker", c.RegisterBrokerRequest, c.RegisterBrokerResponse),

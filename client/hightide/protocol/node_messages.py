@@ -19,6 +19,23 @@ class DescribeNodeResponse(Message, frozen=True, kw_only=True):
     system_ms: int = -1
 
 
+class DescribeMetadataLogRequest(Message, frozen=True, kw_only=True):
+    pass
+
+
+class DescribeMetadataLogResponse(Message, frozen=True, kw_only=True):
+    """A node's own copy of `__cluster_metadata`: of others', a leader knows the ends alone."""
+
+    node: int
+    log_start_offset: int
+    high_watermark: int
+    """As far as this node has heard."""
+    synced_offset: int
+    log_end_offset: int
+    epochs: list[tuple[int, int]]
+    """Where leaders' epochs begin, (epoch, start offset): the newest, oldest first."""
+
+
 class ReadTraceRequest(Message, frozen=True, kw_only=True):
     """Ask for what happened on a node, from a place on."""
 

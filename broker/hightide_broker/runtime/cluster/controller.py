@@ -50,6 +50,7 @@ from hightide_broker.runtime.base.measures import Histogram
 from hightide_broker.runtime.base.watermark import Wake
 from hightide_broker.runtime.cluster.broker_liveness import BrokerLiveness
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
+from hightide_broker.runtime.quorum.described import as_led
 from hightide_broker.runtime.quorum.driver import QuorumDriver, Term, not_controller
 from hightide_broker.trace.events import Event, PartitionChanged, Tell, tell_nobody
 
@@ -398,6 +399,6 @@ class ControllerShell:
                     [SetVoters(voters=voters)], q.RemoveVoterResponse(directory=directory)
                 )
             case q.DescribeQuorumRequest():
-                return Decision([], self._quorum.describe(self._cluster_id))
+                return Decision([], as_led(self._quorum.core, self._cluster_id))
         name = type(request).__name__
         raise Refused(ErrorCode.INVALID_REQUEST, f"{name} is no request to a controller")

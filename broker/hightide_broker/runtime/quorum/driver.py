@@ -18,7 +18,6 @@ import trio
 from hightide.net.ports import Random
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import (
     BrokerUnreachable,
     ErrorCode,
@@ -27,6 +26,7 @@ from hightide.protocol.errors import (
     RequestTimedOut,
 )
 from hightide_broker.core.cluster.changes import Change, SetVoters
+from hightide_broker.core.quorum.quorum_events import tail_of
 from hightide_broker.core.quorum.ready import (
     NOBODY,
     Answered,
@@ -218,7 +218,9 @@ class QuorumDriver:
         """Cut, append, or begin again; the event that follows at once, if any."""
         usable = True
         if ready.truncate_to is not None:
+            before = tail_of(self.metadata)
             self.metadata.truncate_to(ready.truncate_to)
+            self._told.log_cut(self.core, before, tail_of(self.metadata), self.core.high_watermark)
             return LogSynced()
         if ready.begin_epoch:
             core = self.core
@@ -460,29 +462,6 @@ class QuorumDriver:
         said how far that is, and something of its epoch is there, after which it knows."""
         said = self.core.told_watermark
         return 0 <= said <= end and self.metadata.snapshot_id(end).epoch == self.core.epoch
-
-    def describe(self, cluster_id: str) -> q.DescribeQuorumResponse:
-        """The quorum as its leader sees it; raises `Refused` elsewhere."""
-        voters, observers = self.core.describe(trio.current_time())
-        return q.DescribeQuorumResponse(
-            cluster_id=cluster_id,
-            leader=self.core.leader,
-            epoch=self.core.epoch,
-            high_watermark=self.core.high_watermark,
-            voters=voters,
-            observers=observers,
-        )
-
-    def describe_alone(self, cluster_id: str) -> q.DescribeQuorumResponse:
-        """The quorum as this node knows it where nobody leads."""
-        return q.DescribeQuorumResponse(
-            cluster_id=cluster_id,
-            leader=NOBODY,
-            epoch=self.core.epoch,
-            high_watermark=self.core.high_watermark,
-            voters=self.core.describe_alone(),
-            observers=[],
-        )
 
 
 def not_controller(leader: int) -> Refused:

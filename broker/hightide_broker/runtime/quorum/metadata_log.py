@@ -191,6 +191,11 @@ class MetadataLog:
         return max(self._log.epochs.latest_epoch, of_snapshot, 0)
 
     @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset) of those in the log, oldest first."""
+        return self._log.epochs.entries
+
+    @property
     def latest_snapshot(self) -> SnapshotId | None:
         return self._snapshots[-1] if self._snapshots else None
 

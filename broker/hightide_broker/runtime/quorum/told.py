@@ -13,7 +13,13 @@ from msgspec.structs import replace
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide_broker.core.quorum.quorum_events import role_taken, vote_answered, voters_written
+from hightide_broker.core.quorum.quorum_events import (
+    Tail,
+    log_cut,
+    role_taken,
+    vote_answered,
+    voters_written,
+)
 from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.core.quorum.roles import Voter
 from hightide_broker.core.quorum.text import Standing
@@ -56,6 +62,10 @@ class QuorumTold:
     def voters_written(self, offset: int, voters: tuple[Voter, ...]) -> None:
         """These vote from the record at `offset` on."""
         self._tell(voters_written(offset, voters))
+
+    def log_cut(self, node: Standing, before: Tail, after: Tail, high_watermark: int) -> None:
+        """Of a node's metadata log that ended at `before`, the rest is gone."""
+        self._tell(log_cut(node, before, after, high_watermark))
 
 
 class _Measure:

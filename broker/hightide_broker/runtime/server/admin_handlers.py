@@ -28,6 +28,8 @@ from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Peer, Reply
 from hightide_broker.runtime.base.trace import Trace
 from hightide_broker.runtime.base.usage import Usage
+from hightide_broker.runtime.quorum.described import as_known, log_of
+from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
 from hightide_broker.trace.ring import KINDS, Place
@@ -54,8 +56,6 @@ class Metadata(Protocol):
     @property
     def controller_id(self) -> int: ...
 
-    def describe_quorum_alone(self) -> q.DescribeQuorumResponse: ...
-
     async def change(
         self, request: m.Message, *, timeout_s: float | None = None, sender: Peer | None = None
     ) -> m.Message:
@@ -75,6 +75,7 @@ class AdminHandlers:
         broker: int,
         config: BrokerConfig,
         disk: Disk,
+        quorum: QuorumDriver,
         usage: Usage,
         trace: Trace,
     ) -> None:
@@ -83,6 +84,7 @@ class AdminHandlers:
         self._broker = broker
         self._config = config
         self._disk = disk
+        self._quorum = quorum
         self._usage = usage
         self._trace = trace
         self._producer_ids = range(0)
@@ -162,6 +164,11 @@ class AdminHandlers:
         """What this process has used."""
         return Reply(n.DescribeNodeResponse(node=self._broker, **self._usage()._asdict()))
 
+    def describe_metadata_log(self) -> Reply:
+        """What this node itself has of the metadata log."""
+        quorum = self._quorum
+        return Reply(log_of(self._broker, quorum.metadata, quorum.core.high_watermark))
+
     async def read_trace(self, call: Call[n.ReadTraceRequest]) -> Reply:
         """What happened on this node, as far as it is kept."""
         request = call.request
@@ -237,7 +244,7 @@ class AdminHandlers:
             is_told = may_be_told and self._metadata.controller_id == NOBODY
             if refusal.code is not ErrorCode.REQUEST_TIMED_OUT or not is_told:
                 raise
-            found = self._metadata.describe_quorum_alone()
+            found = as_known(self._quorum.core, self._metadata.cluster_id)
         return Reply(found)
 
     def init_producer_id(self) -> Reply | Later:

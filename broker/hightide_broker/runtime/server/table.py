@@ -146,6 +146,11 @@ def about_the_cluster(admin: AdminHandlers) -> list[Route]:
         row(m.DescribeClusterRequest, wordless(admin.describe_cluster)),
         row(m.DescribeLogDirsRequest, admin.describe_log_dirs, cluster("DESCRIBE")),
         row(n.DescribeNodeRequest, wordless(admin.describe_node), cluster("DESCRIBE")),
+        row(
+            n.DescribeMetadataLogRequest,
+            wordless(admin.describe_metadata_log),
+            cluster("DESCRIBE"),
+        ),
         later(n.ReadTraceRequest, admin.read_trace, cluster("DESCRIBE")),
         row(m.DescribeConfigsRequest, admin.describe_configs, configured("DESCRIBE_CONFIGS")),
         later(m.CreateTopicsRequest, admin.change, topic("CREATE", or_on_cluster="CREATE")),

@@ -1,0 +1,83 @@
+"""The page of the quorum: what each lane shows, and why the watermark is where it is.
+
+Method: the view of descriptions made by hand.
+"""
+
+import pytest
+from consolekit import made
+
+from hightide import MetadataLogDescription, QuorumDescription, QuorumReplica
+from hightide_console.quorum_view import quorum_view
+
+
+def quorum(*ends, leader=1, watermark=7, observers=()):
+    """Voters 1, 2, …, whose logs end there as their leader has heard."""
+    return made(
+        QuorumDescription,
+        leader=leader,
+        epoch=3,
+        high_watermark=watermark,
+        voters=[node(number, end) for number, end in enumerate(ends, 1)],
+        observers=[node(number, end) for number, end in observers],
+    )
+
+
+def node(number, end):
+    return made(QuorumReplica, id=number, log_end_offset=end, last_fetch_ms_ago=0)
+
+
+def seen(described, *, logs=(), silent=(), cut=None):
+    return quorum_view(described, {each.node: each for each in logs}, {*silent}, cut or {})
+
+
+def test_a_lane_is_what_the_node_says_itself():
+    log = MetadataLogDescription(2, 1, 5, 6, 7, [(1, 0), (2, 4)])
+    _, lane = seen(quorum(7, 6), logs=[log], cut={2: [9, 7]})["lanes"]
+    assert lane == {
+        "broker": 2,
+        "leads": False,
+        "badge": "votes",
+        "stale": False,
+        "error": "",
+        "log_start": 1,
+        "high_watermark": 5,
+        "log_end": 7,
+        "synced": 6,
+        "epoch": 2,
+        "starts": [(1, 0), (2, 4)],
+        "cut": [9, 7],
+    }
+
+
+def test_of_a_node_that_says_nothing_the_lane_is_what_its_leader_knows():
+    lane = seen(quorum(9, 6), silent=[2])["lanes"][1]
+    known = {name: lane[name] for name in ("log_start", "high_watermark", "log_end", "synced")}
+    assert known == {"log_start": -1, "high_watermark": 6, "log_end": 6, "synced": -1}
+    assert (lane["stale"], lane["starts"], lane["epoch"], lane["cut"]) == (True, None, 3, [])
+
+
+def test_observers_have_lanes_below_those_of_voters():
+    lanes = seen(quorum(7, 7, observers=[(9, 5), (4, 7)]))["lanes"]
+    assert [(each["broker"], each["badge"]) for each in lanes] == [
+        (1, "votes"),
+        (2, "votes"),
+        (4, "observes"),
+        (9, "observes"),
+    ]
+
+
+MAJORITY = "a majority of the voters (2 of 3)"
+WHY = [
+    (quorum(7, 7, 3), f"everything is committed: {MAJORITY} has every record on its disk"),
+    (quorum(9, 7, 3), f"it waits for {MAJORITY}: behind are 2, 3"),
+    (quorum(9, 9, 9), f"it waits for {MAJORITY}"),
+    (
+        quorum(9, 7, 3, leader=-1),
+        "nobody leads: nothing more is committed until a majority of the voters is there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("described", "why"), WHY)
+def test_why_the_watermark_is_where_it_is(described, why):
+    assert seen(described)["why"] == why
