@@ -1,10 +1,13 @@
 // Numbers over time: kept since a page was opened, as they come, and drawn. What a chart shows is
 // also said in the table below it.
-import { html, count, Table } from "./parts.js";
+import uPlot from "./vendor/uplot.mjs";
+import { Component, createRef } from "./vendor/preact.mjs";
+import { html, count, time, Table } from "./parts.js";
 
 export const KEPT = 120;
-const WIDTH = 1000;
-const HEIGHT = 160;
+const HEIGHT = 150;
+const STROKES = ["--accent", "--epoch-1"];
+const DASHES = [[], [6, 4]];
 const TOLD_EACH = 10; // the table has every so-many-th sample
 const SOON_MS = 500;
 const STILL_MS = 2500; // what stands still is sampled so often: its rate is 0
@@ -47,22 +50,13 @@ export function ceiling(most) {
   return [1, 2, 5, 10].map((each) => each * step).find((each) => each >= most);
 }
 
-// `lines`: [[name, [{ at, value }]]].
+// `lines`: [[name, [{ at, value }]]], all of the same moments.
 export function Chart({ caption, lines }) {
-  const points = lines.flatMap(([, each]) => each);
   if (lines.some(([, each]) => each.length < 2)) return html`<p class="quiet">${caption}: seen from now on …</p>`;
-  const top = ceiling(Math.max(...points.map((each) => each.value)));
-  const [from, to] = [Math.min(...points.map((each) => each.at)), Math.max(...points.map((each) => each.at))];
-  const x = (at) => ((at - from) / Math.max(to - from, 1)) * WIDTH;
-  const y = (value) => HEIGHT - (value / top) * HEIGHT;
+  const to = lines[0][1].at(-1).at;
   const told = lines[0][1].filter((_, at, all) => (all.length - 1 - at) % TOLD_EACH === 0).map((each) => each.at).reverse();
   return html`<figure class="chart">
-    <svg viewBox=${`0 -6 ${WIDTH} ${HEIGHT + 12}`} preserveAspectRatio="none" role="img" aria-label=${`${caption}; the table below says the same`}>
-      <line class="axis" x1="0" x2=${WIDTH} y1=${HEIGHT} y2=${HEIGHT} />
-      ${lines.map(([name, each], at) => html`<polyline key=${name} class=${`series series-${at}`} data-name=${name}
-        points=${each.map((point) => `${x(point.at).toFixed(1)},${y(point.value).toFixed(1)}`).join(" ")} />`)}
-    </svg>
-    <div class="scale"><span>${Math.round((to - from) / 1000)} s ago</span><span>up to ${count(top)}</span><span>now</span></div>
+    <${Plot} key=${caption} caption=${caption} lines=${lines} />
     <figcaption>
       ${lines.map(([name, each], at) => html`<span key=${name} class="legend"><span class=${`swatch series-${at}`}></span> ${name}: now ${shown(each.at(-1)?.value)}</span>`)}
       <details><summary>${caption}, as numbers</summary>
@@ -70,4 +64,50 @@ export function Chart({ caption, lines }) {
           rows=${told.map((at) => ({ key: at, cells: [count(Math.round((to - at) / 1000)),
             ...lines.map(([, each]) => shown(each.find((point) => point.at === at)?.value))] }))} /></details>
     </figcaption></figure>`;
+}
+
+// What uPlot draws of it; the colours are the page's, also when they change to the dark ones.
+class Plot extends Component {
+  place = createRef();
+
+  componentDidMount() {
+    const { lines } = this.props;
+    this.plot = new uPlot(options(lines.map(([name]) => name), this.place.current.clientWidth), columns(lines), this.place.current);
+    this.sizes = new ResizeObserver(([{ contentRect }]) => this.plot.setSize({ width: contentRect.width, height: HEIGHT }));
+    this.sizes.observe(this.place.current);
+  }
+
+  componentDidUpdate() {
+    this.plot.setData(columns(this.props.lines));
+  }
+
+  componentWillUnmount() {
+    this.sizes.disconnect();
+    this.plot.destroy();
+  }
+
+  render({ caption }) {
+    return html`<div class="plot" ref=${this.place} role="img" aria-label=${`${caption}; the table below says the same`} />`;
+  }
+}
+
+// Seconds since 1970, and for each line its values.
+const columns = (lines) => [lines[0][1].map(({ at }) => at / 1000), ...lines.map(([, each]) => each.map(({ value }) => value))];
+
+const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function options(names, width) {
+  const ink = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+  return {
+    width,
+    height: HEIGHT,
+    legend: { show: false },
+    cursor: { show: false },
+    scales: { y: { range: (_, least, most) => [0, ceiling(most)] } },
+    axes: [
+      { ...ink, size: 30, values: (_, ticks) => ticks.map((at) => time(at * 1000).slice(0, 8)) },
+      { ...ink, size: 70, values: (_, ticks) => ticks.map((value) => count(value)) },
+    ],
+    series: [{}, ...names.map((label, at) => ({ label, stroke: colour(STROKES[at]), width: 2, dash: DASHES[at], points: { show: false } }))],
+  };
 }
