@@ -94,7 +94,12 @@ def test_several_who_could_not_help_come_last_in_the_order_of_their_failure():
     assert [*asked.in_turn(BROKERS, closed)] == [("b", 2), ("first", 1), ("a", 1), ("c", 3)]
     asked.was_unhelpful(("a", 1))
     assert [*asked.in_turn(BROKERS, ("a", 1).__eq__)][-2:] == [("c", 3), ("a", 1)]
-    assert asked.is_last
+
+
+def test_who_is_met_now_is_given_less_while_there_are_others():
+    asked = AnyBroker([*BOOTSTRAP, ("c", 3)])
+    seen = [asked.hesitates for _ in asked.in_turn(BROKERS, ("a", 1).__eq__)]
+    assert seen == [False, True, True, False], "one is known, one is the last"
 
 
 async def test_who_is_passed_over_goes_on_with_what_others_asked_it(autojump_clock):

@@ -23,8 +23,8 @@ class AnyBroker:
     def __init__(self, bootstrap: Sequence[Address]) -> None:
         self.asking: Address | None = None
         """The one that was asked last."""
-        self.is_last = True
-        """Whether nobody is left to ask after it."""
+        self.hesitates = False
+        """Whether it is met now and there are others: it is given HESITATION_S."""
         self._bootstrap = bootstrap
         self._unhelpful: list[Address] = []
         """Who did not answer in time, or with something old; whoever did so last comes last."""
@@ -44,7 +44,8 @@ class AnyBroker:
         late = {address: place for place, address in enumerate(self._unhelpful)}
         turn = sorted(addresses, key=lambda a: (late.get(a, -1), not is_open(a)))
         for address in turn:
-            self.asking, self.is_last = address, address == turn[-1]
+            self.asking = address
+            self.hesitates = address != turn[-1] and not is_open(address)
             yield address
 
     @staticmethod

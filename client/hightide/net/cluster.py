@@ -156,7 +156,7 @@ class Cluster:
         failure: HightideError | None = None
         for address in self._any_broker.in_turn(brokers, self._pool.has_open):
             try:
-                if not self._any_broker.is_last and not self._pool.has_open(address):
+                if self._any_broker.hesitates:
                     await self._greet(address)
                 connection = await self._pool.connection(*address)
                 return await connection.call(request, timeout_s=self.request_timeout_s)

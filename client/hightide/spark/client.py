@@ -121,7 +121,7 @@ class BlockingClient:
         for address in self._any_broker.in_turn(brokers, self._connections.__contains__):
             try:
                 left_s = max(deadline - time.monotonic(), LEAST_S)
-                if not self._any_broker.is_last and address not in self._connections:
+                if self._any_broker.hesitates:
                     left_s = min(left_s, HESITATION_S)
                 return self.call(address, request, timeout_s=left_s)[0]
             except UNREACHABLE as error:
