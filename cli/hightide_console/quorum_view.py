@@ -31,8 +31,8 @@ def quorum_view(
             "high_watermark": known.high_watermark,
             "log_end": known.log_end_offset,
             "synced": known.synced_offset,
-            "epoch": known.epochs[-1][0] if known.epochs else quorum.epoch,
-            "starts": known.epochs or None,
+            "epoch": known.epochs[-1].epoch if known.epochs else quorum.epoch,
+            "starts": [(each.epoch, each.start_offset) for each in known.epochs] or None,
             "cut": cut.get(node.id, []),
         }
 

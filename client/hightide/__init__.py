@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ConfigEntry,
         CreatedTopic,
         ElectionResult,
+        EpochStart,
         GroupDescription,
         GroupLag,
         GroupListing,
@@ -115,6 +116,7 @@ __all__ = [
     "ClusterDescription",
     "BrokerDescription",
     "LogDirDescription",
+    "EpochStart",
     "MetadataLogDescription",
     "NodeDescription",
     "ReplicaDescription",
@@ -164,7 +166,7 @@ _NAMES = {
     "net.config_file": "read_client_config",
     "admin.descriptions": "Acl AclPattern AccessVerdict UserDescription UserCredential Quota "
     "CreatedTopic TopicDescription PartitionDescription ConfigEntry ClusterDescription "
-    "BrokerDescription LogDirDescription MetadataLogDescription NodeDescription "
+    "BrokerDescription LogDirDescription EpochStart MetadataLogDescription NodeDescription "
     "ReplicaDescription ElectionResult "
     "QuorumDescription QuorumReplica TracePlace GroupListing GroupDescription MemberDescription "
     "Rebalance CommittedOffset GroupLag GroupMove",

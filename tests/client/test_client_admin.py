@@ -13,7 +13,7 @@ from brokers import NOW_MS
 from clients import one_node
 from fake_broker import IGNORE, LOSE_ANSWER, FakeBroker, in_memory
 
-from hightide import Admin, ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
+from hightide import Admin, ApiError, BrokerUnreachable, EpochStart, ErrorCode, RequestTimedOut
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ClosedError, HightideError, UsageError
 
@@ -267,7 +267,7 @@ async def test_a_node_describes_its_own_copy_of_the_metadata_log(one):
     assert found.node == 1
     assert found.log_end_offset == found.synced_offset == found.high_watermark
     assert found.high_watermark == quorum.high_watermark > 1
-    assert (found.log_start_offset, found.epochs) == (0, [(quorum.epoch, 0)])
+    assert (found.log_start_offset, found.epochs) == (0, [EpochStart(quorum.epoch, 0)])
 
 
 async def test_log_directories_tell_offsets_and_sizes(one):

@@ -6,7 +6,7 @@ Method: the view of descriptions made by hand.
 import pytest
 from consolekit import made
 
-from hightide import MetadataLogDescription, QuorumDescription, QuorumReplica
+from hightide import EpochStart, MetadataLogDescription, QuorumDescription, QuorumReplica
 from hightide_console.quorum_view import quorum_view
 
 
@@ -31,7 +31,7 @@ def seen(described, *, logs=(), silent=(), cut=None):
 
 
 def test_a_lane_is_what_the_node_says_itself():
-    log = MetadataLogDescription(2, 1, 5, 6, 7, [(1, 0), (2, 4)])
+    log = MetadataLogDescription(2, 1, 5, 6, 7, [EpochStart(1, 0), EpochStart(2, 4)])
     _, lane = seen(quorum(7, 6), logs=[log], cut={2: [9, 7]})["lanes"]
     assert lane == {
         "broker": 2,

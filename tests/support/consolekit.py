@@ -14,6 +14,7 @@ from hightide import (
     AuthenticationFailed,
     BrokerDescription,
     ClusterDescription,
+    EpochStart,
     ErrorCode,
     LogDirDescription,
     MetadataLogDescription,
@@ -168,7 +169,7 @@ class FakeAdmin:
 
     async def describe_metadata_log(self, node):
         await self._ask(("log", node), node)
-        return MetadataLogDescription(node, 0, 5, 6, 7, [(1, 0), (3, 4)])
+        return MetadataLogDescription(node, 0, 5, 6, 7, [EpochStart(1, 0), EpochStart(3, 4)])
 
     async def read_trace(self, node, kind, place):
         await self._ask(("trace", node, kind), node)

@@ -13,6 +13,7 @@ from hightide.protocol import access_messages as a
 from hightide.protocol import group_messages as g
 from hightide.protocol import login_messages as u
 from hightide.protocol import messages as m
+from hightide.protocol import node_messages as n
 from hightide.protocol import quorum_messages as q
 from hightide.protocol.access_messages import ANY
 
@@ -219,6 +220,14 @@ class NodeDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochStart:
+    """Where the records of one leader's epoch begin."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataLogDescription:
     """A node's own copy of the metadata log; offsets are next ones."""
 
@@ -229,8 +238,8 @@ class MetadataLogDescription:
     """As far as the node has heard."""
     synced_offset: int
     log_end_offset: int
-    epochs: list[tuple[int, int]]
-    """Where leaders' epochs begin, (epoch, start offset): the newest, oldest first."""
+    epochs: list[EpochStart]
+    """The newest, oldest first."""
 
 
 class TracePlace(NamedTuple):
@@ -394,6 +403,7 @@ _PARTS: dict[type, type] = {
     m.PartitionMetadata: PartitionDescription,
     m.BrokerInfo: BrokerDescription,
     m.ReplicaInfo: ReplicaDescription,
+    n.EpochStart: EpochStart,
     q.QuorumReplica: QuorumReplica,
     a.AclRule: Acl,
     u.ScramCredentialInfo: UserCredential,

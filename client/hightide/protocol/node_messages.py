@@ -23,6 +23,13 @@ class DescribeMetadataLogRequest(Message, frozen=True, kw_only=True):
     pass
 
 
+class EpochStart(Message, frozen=True, kw_only=True):
+    """Where the records of one leader's epoch begin."""
+
+    epoch: int
+    start_offset: int
+
+
 class DescribeMetadataLogResponse(Message, frozen=True, kw_only=True):
     """A node's own copy of `__cluster_metadata`: of others', a leader knows the ends alone."""
 
@@ -32,8 +39,8 @@ class DescribeMetadataLogResponse(Message, frozen=True, kw_only=True):
     """As far as this node has heard."""
     synced_offset: int
     log_end_offset: int
-    epochs: list[tuple[int, int]]
-    """Where leaders' epochs begin, (epoch, start offset): the newest, oldest first."""
+    epochs: list[EpochStart]
+    """The newest, oldest first."""
 
 
 class ReadTraceRequest(Message, frozen=True, kw_only=True):

@@ -47,5 +47,8 @@ def log_of(node: int, log: MetadataLog, high_watermark: int) -> n.DescribeMetada
         high_watermark=high_watermark,
         synced_offset=log.synced_end,
         log_end_offset=log.log_end,
-        epochs=[*log.epochs[-EPOCHS_TOLD_MAX:]],
+        epochs=[
+            n.EpochStart(epoch=epoch, start_offset=start)
+            for epoch, start in log.epochs[-EPOCHS_TOLD_MAX:]
+        ],
     )
