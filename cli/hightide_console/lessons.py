@@ -33,7 +33,7 @@ def lesson_view(name: str) -> dict[str, Any]:
 
 def _notches(before: Frame | None, frame: Frame, known: Notches) -> Notches:
     """From where to where a replica was cut, as long as its part of the lesson and the leader epoch
-    last."""
+    last. Of one that is down nothing is known."""
     if before is None or (before.part, before.leader_epoch) != (frame.part, frame.leader_epoch):
         known = {}
     if before is None or before.part != frame.part:
@@ -42,7 +42,7 @@ def _notches(before: Frame | None, frame: Frame, known: Notches) -> Notches:
     new = {
         lane.broker: [ends[lane.broker], lane.log_end]
         for lane in frame.lanes
-        if lane.log_end < ends.get(lane.broker, 0)
+        if 0 <= lane.log_end < ends.get(lane.broker, 0)
     }
     return {**known, **new}
 

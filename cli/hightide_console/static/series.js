@@ -8,6 +8,7 @@ export const KEPT = 120;
 const HEIGHT = 150;
 const STROKES = ["--accent", "--epoch-1"];
 const DASHES = [[], [6, 4]];
+const SECONDS = [1, 2, 5, 10, 20, 30, 60, 120]; // between two times that are written below
 const TOLD_EACH = 10; // the table has every so-many-th sample
 const SOON_MS = 500;
 const STILL_MS = 2500; // what stands still is sampled so often: its rate is 0
@@ -105,7 +106,7 @@ function options(names, width) {
     cursor: { show: false },
     scales: { y: { range: (_, least, most) => [0, ceiling(most)] } },
     axes: [
-      { ...ink, size: 30, values: (_, ticks) => ticks.map((at) => time(at * 1000).slice(0, 8)) },
+      { ...ink, size: 30, incrs: SECONDS, values: (_, ticks) => ticks.map((at) => time(at * 1000).slice(0, 8)) },
       { ...ink, size: 70, values: (_, ticks) => ticks.map((value) => count(value)) },
     ],
     series: [{}, ...names.map((label, at) => ({ label, stroke: colour(STROKES[at]), width: 2, dash: DASHES[at], points: { show: false } }))],
