@@ -18,7 +18,7 @@ from spark_adversary import Driver, Round
 
 pytestmark = [pytest.mark.spark, pytest.mark.live, pytest.mark.slow]
 
-ROUNDS = int(os.environ.get("HIGHTIDE_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("HIGHTIDE_ROUNDS", "1"))
 SEED = int(os.environ.get("HIGHTIDE_SEED", "1"))
 
 

@@ -17,6 +17,8 @@ QUIET = [
     "--disable-sync",
     "--no-first-run",
 ]
+ASK_S = 0.1
+"""A question is a turn of four processes: asked without a pause, it keeps a core busy."""
 NO_LIMIT = 0
 """A page is waited for as long as the test lives: a busy machine is only slow."""
 
@@ -67,7 +69,9 @@ class Tab:
     def until(self, true):
         """Wait for something that is true in the page."""
         # The policy lets no page evaluate text by itself, so it is asked from outside.
-        return wait_until(lambda: self.page.evaluate(true), f"{self.page.url}: {true}")
+        return wait_until(
+            lambda: self.page.evaluate(true), f"{self.page.url}: {true}", every_s=ASK_S
+        )
 
     def text(self, selector="main"):
         return self.page.inner_text(selector)

@@ -6,7 +6,7 @@ No test lives here. `HIGHTIDE_TRIES=all`, as `deploy/evidence.sh` and `deploy/mu
 import os
 
 ALL = os.environ.get("HIGHTIDE_TRIES") == "all"
-PART = 4
+PART = 8
 
 
 def tries(count):
