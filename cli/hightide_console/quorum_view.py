@@ -60,7 +60,7 @@ def why_committed(quorum: QuorumDescription, voters: list[dict[str, Any]]) -> st
         return "nobody leads: nothing more is committed until a majority of the voters is there"
     majority = f"a majority of the voters ({len(voters) // 2 + 1} of {len(voters)})"
     leader = next((lane for lane in voters if lane["leads"]), None)
-    if leader is None or leader["log_end"] <= quorum.high_watermark:
+    if leader is None or leader["log_end"] <= leader["high_watermark"]:
         return f"everything is committed: {majority} has every record on its disk"
     behind = [lane for lane in voters if lane["log_end"] < leader["log_end"]]
     named = ", ".join(str(lane["broker"]) for lane in behind)
