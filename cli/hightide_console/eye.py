@@ -356,7 +356,7 @@ class Eye:
 
     async def once(self, what: str, ask: Any, fresh_s: float = FRESH_S) -> View:
         """What `ask` answers, asked once for all who want it at the same time."""
-        if len(self._kept) > KEPT_MAX:
+        if max(len(self._kept), len(self._asking)) > KEPT_MAX:
             self._kept.clear()
             self._asking.clear()
         async with self._asking.setdefault(what, trio.Lock()):

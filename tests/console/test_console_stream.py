@@ -11,7 +11,9 @@ import trio
 from consolekit import Browser, FakeAdmin, began, session_of
 from trio.testing import wait_all_tasks_blocked
 
+from hightide import HightideError
 from hightide_broker.trace.lines import read_lines
+from hightide_console import eye as module_of_eye
 from hightide_console import stream as module
 from hightide_console.eye import ANSWER_S, DISKS_S, LOOK_S, PAUSE_S, SILENCE_S, UNTOLD
 from hightide_console.stream import EVENTS_AT_ONCE, KEEP_ALIVE_S, SEND_S, Stream, Streams
@@ -394,3 +396,15 @@ async def test_what_all_want_at_the_same_time_is_asked_for_once(eye, autojump_cl
     assert len(asked) == 1
     await trio.sleep(1)
     assert await eye.once("what", ask) == {"n": 2}
+
+
+async def test_what_cannot_be_answered_is_not_kept_for_ever(eye, monkeypatch):
+    monkeypatch.setattr(module_of_eye, "KEPT_MAX", 5)
+
+    async def ask():
+        raise HightideError("no such group")
+
+    for number in range(100):
+        with pytest.raises(HightideError):
+            await eye.once(f"group {number}", ask)
+    assert len(eye._asking) <= 6
