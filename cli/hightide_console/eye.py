@@ -56,6 +56,8 @@ SILENCE_S = 2.5
 """A look that takes longer is told of."""
 ANSWER_S = 1.0
 """A broker that says nothing of its replicas for so long is shown as one that does not answer."""
+AGAIN_S = 0.2
+"""So long one that did not answer is waited for, or else a dead one would hold up every look."""
 QUORUM_S = 5.0
 """A broker that knows of no leader says so within less."""
 NO_LEADER = -1
@@ -68,7 +70,8 @@ UNTOLD = (
     "how far replicas are, brokers tell those who may DESCRIBE the cluster (hightide acls allow)"
 )
 DISKS_S = 5.0
-"""How often the sizes of everything are asked for, and a controller that did not answer."""
+"""How often the sizes of everything are asked for, a controller that did not answer is asked again,
+and a broker that did not is waited for as long as any."""
 KEPT_MAX = 1_000
 """Answers; who asks for groups by chance makes no end of them."""
 FRESH_S = 0.9
@@ -104,6 +107,8 @@ class Eye:
         """What they, and others, said in looks before."""
         self._silent: set[int] = set()
         """Brokers that did not answer in the last look."""
+        self._waited_at = float("-inf")
+        """When all brokers were waited for, those as well."""
         self._lost: dict[int, float] = {}
         """Controllers of their own that did not answer; when to ask them again."""
         self._is_untold = False
@@ -204,16 +209,22 @@ class Eye:
         asked for both at once: one that hangs holds up a look by one `ANSWER_S`, whatever is
         watched."""
         told: list[LogDirDescription] = []
-        is_due = bool(self._silent) or trio.current_time() >= self._disks_at + DISKS_S
+        now = trio.current_time()
+        is_due = bool(self._silent) or now >= self._disks_at + DISKS_S
         if not (topics or is_due):
             return {}
+        patience = dict.fromkeys(brokers, ANSWER_S)
+        if now >= self._waited_at + DISKS_S:
+            self._waited_at = now
+        else:
+            patience |= dict.fromkeys(self._silent.intersection(brokers), AGAIN_S)
         self._is_untold = False
         disks: list[LogDirDescription] = []
         async with trio.open_nursery() as nursery:
             if topics:
-                nursery.start_soon(self._directories, topics, brokers, told)
+                nursery.start_soon(self._directories, topics, patience, told)
             if is_due:
-                nursery.start_soon(self._directories, None, brokers, disks)
+                nursery.start_soon(self._directories, None, patience, disks)
         if is_due:
             self._disks = {each.broker: each for each in disks}
             self._disks_at = trio.current_time()
@@ -221,15 +232,15 @@ class Eye:
         return held_by(told)
 
     async def _directories(
-        self, topics: list[str] | None, brokers: list[int], told: list[LogDirDescription]
+        self, topics: list[str] | None, brokers: dict[int, float], told: list[LogDirDescription]
     ) -> None:
-        """What brokers hold; nothing of one that does not tell this user. Each is asked by itself:
-        one that hangs holds up nobody."""
+        """What brokers hold, each waited for so long; nothing of one that does not tell this user.
+        Each is asked by itself: one that hangs holds up nobody."""
         found = {each: LogDirDescription(each, "", [], -1, "no answer") for each in brokers}
 
         async def ask(broker: int) -> None:
             try:
-                with trio.move_on_after(ANSWER_S):
+                with trio.move_on_after(brokers[broker]):
                     (found[broker],) = await self.admin.describe_log_dirs(topics, brokers=[broker])
             except HightideError as error:
                 if _is_denied(error):
