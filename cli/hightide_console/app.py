@@ -162,8 +162,11 @@ class Console:
         return JSONResponse(await search(self._sessions.bootstrap, session.options, wanted))
 
     async def _timeline(self, request: Request, session: Session) -> Response:
+        """In a thread: of a hundred thousand positions it takes seconds, and others look, too."""
         asked, eye = request.query_params, session.eye
-        found = frames(eye.history.everything(), asked["topic"], int(asked.get("partition", "0")))
+        topic, partition = asked["topic"], int(asked.get("partition", "0"))
+        known = [*eye.history.everything()]
+        found = await trio.to_thread.run_sync(frames, known, topic, partition)
         return JSONResponse({"frames": found, "untraced": eye.is_untraced})
 
     async def _lab(self, request: Request, _: Session) -> Response:

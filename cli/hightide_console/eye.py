@@ -56,6 +56,8 @@ SILENCE_S = 2.5
 """A look that takes longer is told of."""
 ANSWER_S = 1.0
 """A broker that says nothing of its replicas for so long is shown as one that does not answer."""
+AGAIN_S = 0.2
+"""So long one that did not answer is waited for, or else a dead one would hold up every look."""
 QUORUM_S = 5.0
 """A broker that knows of no leader says so within less."""
 NO_LEADER = -1
@@ -68,7 +70,8 @@ UNTOLD = (
     "how far replicas are, brokers tell those who may DESCRIBE the cluster (hightide acls allow)"
 )
 DISKS_S = 5.0
-"""How often the sizes of everything are asked for."""
+"""How often the sizes of everything are asked for, a controller that did not answer is asked again,
+and a broker that did not is waited for as long as any."""
 KEPT_MAX = 1_000
 """Answers; who asks for groups by chance makes no end of them."""
 FRESH_S = 0.9
@@ -100,13 +103,19 @@ class Eye:
         self._quorum: QuorumDescription | None = None
         self._logs: dict[int, MetadataLogDescription] = {}
         """By node: what those that answered in the last look have of the metadata log."""
+        self._logs_before: dict[int, MetadataLogDescription] = {}
+        """What they, and others, said in looks before."""
         self._silent: set[int] = set()
         """Brokers that did not answer in the last look."""
+        self._waited_at = float("-inf")
+        """When all brokers were waited for, those as well."""
+        self._lost: dict[int, float] = {}
+        """Controllers of their own that did not answer; when to ask them again."""
         self._is_untold = False
         """Whether brokers answered that this user may not know what they hold."""
         self._for_nodes: set[int] = set()
         """Controllers where only nodes may come: their traces are not seen."""
-        self._held: dict[str, Held] = {}
+        self._held: Held = {}
         """What brokers said last of the topics that are watched."""
         self._kept: dict[str, tuple[float, View]] = {}
         self._asking: dict[str, trio.Lock] = {}
@@ -159,13 +168,10 @@ class Eye:
             return
         quorum = self._quorum = await self._see_quorum(cluster)
         brokers = [broker.id for broker in cluster.brokers]
-        if self._silent or trio.current_time() >= self._disks_at + DISKS_S:
-            self._disks = {each.broker: each for each in await self._directories(None, brokers)}
-            self._disks_at = trio.current_time()
-        watched = {name for name, count in self._watched.items() if name and count > 0}
-        wanted = [topic for topic in topics if topic.topic in watched]
-        seen = {topic.topic: await self._topic(topic, brokers) for topic in wanted}
-        self._held = {name: held for name, held in self._held.items() if name in seen}
+        wanted = [topic for topic in topics if self._watched[topic.topic] > 0]
+        held = await self._ask_brokers(brokers, [topic.topic for topic in wanted])
+        seen = {topic.topic: await self._topic(topic, held) for topic in wanted}
+        self._held = {key: each for key, each in {**self._held, **held}.items() if key[1] in seen}
         await self._ask_nodes(cluster, quorum)
         view = cluster_view(cluster, topics, self._disks)
         view["quorum"] = None if quorum is None else self._quorum_view(quorum)
@@ -175,7 +181,8 @@ class Eye:
 
     def _quorum_view(self, quorum: QuorumDescription) -> View:
         cut = quorum_notches(self.history.events(), quorum.epoch)
-        return quorum_view(quorum, self._logs, self._silent, cut)
+        silent = {*self._silent, *self._lost}
+        return quorum_view(quorum, self._logs, silent, cut, self._logs_before)
 
     async def _see_quorum(self, cluster: ClusterDescription) -> QuorumDescription | None:
         """Who votes; where nobody leads, as it was known last: a broker takes seconds to say so,
@@ -197,17 +204,43 @@ class Eye:
         self._news.set()
         self._news = trio.Event()
 
-    async def _directories(
-        self, topics: list[str] | None, brokers: list[int]
-    ) -> list[LogDirDescription]:
-        """What brokers hold; nothing of one that does not tell this user. Each is asked by itself:
-        one that hangs holds up nobody."""
-        found = {each: LogDirDescription(each, "", [], -1, "no answer") for each in brokers}
+    async def _ask_brokers(self, brokers: list[int], topics: list[str]) -> Held:
+        """What brokers hold of these topics; and, where it is time, how much they hold. They are
+        asked for both at once: one that hangs holds up a look by one `ANSWER_S`, whatever is
+        watched."""
+        told: list[LogDirDescription] = []
+        now = trio.current_time()
+        is_due = bool(self._silent) or now >= self._disks_at + DISKS_S
+        if not (topics or is_due):
+            return {}
+        patience = dict.fromkeys(brokers, ANSWER_S)
+        if now >= self._waited_at + DISKS_S:
+            self._waited_at = now
+        else:
+            patience |= dict.fromkeys(self._silent.intersection(brokers), AGAIN_S)
         self._is_untold = False
+        disks: list[LogDirDescription] = []
+        async with trio.open_nursery() as nursery:
+            if topics:
+                nursery.start_soon(self._directories, topics, patience, told)
+            if is_due:
+                nursery.start_soon(self._directories, None, patience, disks)
+        if is_due:
+            self._disks = {each.broker: each for each in disks}
+            self._disks_at = trio.current_time()
+        self._silent = {each.broker for each in (*told, *disks) if each.error}
+        return held_by(told)
+
+    async def _directories(
+        self, topics: list[str] | None, brokers: dict[int, float], told: list[LogDirDescription]
+    ) -> None:
+        """What brokers hold, each waited for so long; nothing of one that does not tell this user.
+        Each is asked by itself: one that hangs holds up nobody."""
+        found = {each: LogDirDescription(each, "", [], -1, "no answer") for each in brokers}
 
         async def ask(broker: int) -> None:
             try:
-                with trio.move_on_after(ANSWER_S):
+                with trio.move_on_after(brokers[broker]):
                     (found[broker],) = await self.admin.describe_log_dirs(topics, brokers=[broker])
             except HightideError as error:
                 if _is_denied(error):
@@ -217,16 +250,13 @@ class Eye:
         async with trio.open_nursery() as nursery:
             for broker in brokers:
                 nursery.start_soon(ask, broker)
-        self._silent = {broker for broker, directory in found.items() if directory.error}
-        return list(found.values())
+        told.extend(found.values())
 
-    async def _topic(self, topic: TopicDescription, brokers: list[int]) -> View:
+    async def _topic(self, topic: TopicDescription, held: Held) -> View:
         name = topic.topic
-        directories = await self._directories([name], brokers)
-        held, min_isr = held_by(directories), await self._min_isr_of(name)
+        min_isr = await self._min_isr_of(name)
         untold = UNTOLD if self._is_untold else ""
-        view = topic_view(topic, held, min_isr, self._held.get(name), untold=untold)
-        self._held[name] = {**self._held.get(name, {}), **held}
+        view = topic_view(topic, held, min_isr, self._held, untold=untold)
         starts = epoch_starts(self.history.events(), name)
         epochs = {part.partition: part.leader_epoch for part in topic.partitions}
         cut = notches(self.history.events(), name, epochs)
@@ -253,17 +283,21 @@ class Eye:
         """What nodes have of the metadata log; and what they told since they were asked last, in
         one order."""
         found: list[bytes] = []
+        self._logs_before |= self._logs
         self._logs = {}
         brokers = [each.id for each in cluster.brokers]
         voters = [each.id for each in quorum.voters] if quorum is not None else []
 
         async def ask(node: int) -> None:
             traces = (partial(self._read_trace, node, kind, found) for kind in KINDS)
+            is_heard = False
             with trio.move_on_after(ANSWER_S) as asking:
                 for question in (partial(self._see_log, node), *traces):
                     try:
                         await question()
+                        is_heard = True
                     except ApiError as error:
+                        is_heard = True
                         if _is_denied(error):
                             self.is_untraced = str(error)
                     except AuthenticationFailed:
@@ -271,8 +305,13 @@ class Eye:
                         return  # everything would be asked for at the same door
                     except HightideError:
                         continue  # the next look tries again from the same place
-            if asking.cancelled_caught and node in brokers:
-                self._silent.add(node)
+            if node in brokers:
+                if asking.cancelled_caught:
+                    self._silent.add(node)
+            elif is_heard:
+                self._lost.pop(node, None)
+            else:
+                self._lost[node] = trio.current_time() + DISKS_S
 
         if not self._is_untold:
             self.is_untraced = ""  # the same permission opens both, and it may have been given
@@ -280,9 +319,11 @@ class Eye:
             return
         serving = [each.id for each in cluster.brokers if not each.fenced]
         controllers = {*voters} - {*brokers} - self._for_nodes
+        now = trio.current_time()
+        self._lost = {node: at for node, at in self._lost.items() if node in controllers}
         async with trio.open_nursery() as nursery:
             for node in (*serving, *sorted(controllers)):
-                if node not in self._silent:
+                if node not in self._silent and now >= self._lost.get(node, now):
                     nursery.start_soon(ask, node)
         new = in_order(read_lines(found))
         self.history.learn(new)
@@ -326,7 +367,7 @@ class Eye:
 
     async def once(self, what: str, ask: Any, fresh_s: float = FRESH_S) -> View:
         """What `ask` answers, asked once for all who want it at the same time."""
-        if len(self._kept) > KEPT_MAX:
+        if max(len(self._kept), len(self._asking)) > KEPT_MAX:
             self._kept.clear()
             self._asking.clear()
         async with self._asking.setdefault(what, trio.Lock()):

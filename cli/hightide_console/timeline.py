@@ -53,6 +53,8 @@ def frames(events: Iterable[Told], topic: str, partition: int) -> list[dict[str,
         lanes.take(told)
         if not concerns(told.what, topic, partition):
             continue
+        if _is_end_of(told.what, topic):
+            starts, last_epochs, cuts = {}, {}, []
         if isinstance(told.what, LeaderBegan):
             starts[told.what.leader_epoch] = told.what.log_end
         told = _of_one(told, topic, partition)
@@ -106,11 +108,18 @@ def concerns(what: Event, topic: str, partition: int) -> bool:
     return True
 
 
+def _is_end_of(what: Event, topic: str) -> bool:
+    """Whether a topic is deleted: one that gets its name begins again, with its epochs."""
+    return isinstance(what, TopicChanged) and (what.topic, what.state) == (topic, "deleted")
+
+
 def epoch_starts(events: Iterable[Told], topic: str) -> dict[int, list[tuple[int, int]]]:
     """By partition of a topic: where leader epochs began, (epoch, offset) in order."""
     found: dict[int, dict[int, int]] = {}
     for told in events:
         what = told.what
+        if _is_end_of(what, topic):
+            found = {}
         if isinstance(what, LeaderBegan) and what.topic == topic:
             found.setdefault(what.partition, {})[what.leader_epoch] = what.log_end
     return {partition: sorted(starts.items()) for partition, starts in found.items()}
@@ -121,13 +130,17 @@ def notches(
 ) -> dict[tuple[int, int], list[int]]:
     """By partition of a topic, and node: from where to where a log was cut last, as long as the
     leader epoch lasts in which it was (`epochs`: today's, by partition)."""
-    return {
-        (what.partition, told.node): [what.before, what.after]
-        for told in events
-        if isinstance(what := told.what, Truncated)
-        and what.topic == topic
-        and what.leader_epoch == epochs.get(what.partition)
-    }
+    found: dict[tuple[int, int], list[int]] = {}
+    for told in events:
+        what = told.what
+        if _is_end_of(what, topic):
+            found = {}
+        if not isinstance(what, Truncated) or what.topic != topic:
+            continue
+        is_shorter = what.after < what.before  # else it was given up, and begins again above
+        if is_shorter and what.leader_epoch == epochs.get(what.partition):
+            found[what.partition, told.node] = [what.before, what.after]
+    return found
 
 
 def quorum_notches(events: Iterable[Told], epoch: int) -> dict[int, list[int]]:

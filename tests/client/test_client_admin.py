@@ -15,6 +15,7 @@ from fake_broker import IGNORE, LOSE_ANSWER, FakeBroker, in_memory
 
 from hightide import Admin, ApiError, BrokerUnreachable, EpochStart, ErrorCode, RequestTimedOut
 from hightide.protocol import messages as m
+from hightide.protocol import quorum_messages as q
 from hightide.protocol.errors import ClosedError, HightideError, UsageError
 
 
@@ -268,6 +269,30 @@ async def test_a_node_describes_its_own_copy_of_the_metadata_log(one):
     assert found.log_end_offset == found.synced_offset == found.high_watermark
     assert found.high_watermark == quorum.high_watermark > 1
     assert (found.log_start_offset, found.epochs) == (0, [EpochStart(quorum.epoch, 0)])
+
+
+async def test_where_controllers_are_is_known_since_the_quorum_was_described(one, monkeypatch):
+    quorum, asked = [q.QuorumReplica(id=9, host="there", port=99)], []
+
+    async def describe(request, **_):
+        asked.append(request)
+        return q.DescribeQuorumResponse(
+            cluster_id="c", leader=9, epoch=1, high_watermark=1, voters=quorum, observers=[]
+        )
+
+    async def call_at(address, *_, **__):
+        asked.append(address)
+        raise BrokerUnreachable("gone")
+
+    async with one.admin() as admin:
+        monkeypatch.setattr(admin.cluster, "call_any", describe)
+        monkeypatch.setattr(admin.cluster, "call_at", call_at)
+        await admin.describe_quorum()
+        for _ in range(2):
+            with pytest.raises(BrokerUnreachable):
+                await admin.describe_metadata_log(9)
+    assert [each for each in asked if isinstance(each, tuple)] == [("there", 99)] * 2
+    assert len(asked) == 4, "asked again only when it was not there"
 
 
 async def test_log_directories_tell_offsets_and_sizes(one):

@@ -433,6 +433,46 @@ def test_numbers_over_time_are_rates_by_the_second_and_no_more_than_are_shown(ta
     assert still == [0, 3000, 6000, 9000]
 
 
+TICKS = """(async () => {
+  const { options } = await import('/static/series.js');
+  const uPlot = (await import('/static/vendor/uplot.mjs')).default;
+  const plot = new uPlot(options(["a"], 1000), [[1, 2, 3, 4], [5, 5, 5, 5]], document.body);
+  await new Promise((resume) => setTimeout(resume, 100));
+  const told = plot.axes[0]._values;
+  plot.destroy();
+  return told;
+})()"""
+
+
+def test_a_time_stands_below_a_chart_once_however_wide_it_is(tab):
+    tab.go("/", heading="Cluster")
+    told = tab.page.evaluate(TICKS)
+    assert told[:2] == ["00:00:01", "00:00:02"]
+    assert len({*told}) == len(told)
+
+
+MANY = """(async () => {
+  const { Lanes } = await import('/static/lanes.js');
+  const { h, render } = await import('/static/vendor/preact.mjs');
+  const lane = (broker) => ({ broker, leads: false, badge: "ISR", stale: false, error: "", epoch: 1,
+    log_start: 0, high_watermark: 9, log_end: 9, synced: 9, cut: [] });
+  const lanes = Array.from({ length: 30 }, (_, at) => lane(at + 1));
+  const place = document.body.appendChild(document.createElement("div"));
+  render(h(Lanes, { name: "many", partition: { lanes } }), place);
+  return [".name", "g.lane rect"].map((kind) => [...place.querySelectorAll(kind)]
+    .map((each) => each.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom]));
+})()"""
+
+
+def test_each_of_many_lanes_has_room_for_its_name(tab):
+    tab.go("/", heading="Cluster")
+    names, lanes = tab.page.evaluate(MANY)
+    assert len(names) == len(lanes) == 30
+    for (top, bottom), (lane_top, lane_bottom) in zip(names, lanes, strict=True):
+        assert bottom - top > 20
+        assert top <= lane_top < lane_bottom <= bottom
+
+
 DRAWN = """(() => {
   const canvas = document.querySelector('.chart canvas');
   const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);

@@ -6,12 +6,14 @@ method: the whole application without a socket, asked as a browser asks.
 
 import json
 import socket
+import threading
 
 import pytest
 import trio
 from consolekit import HOST, ORIGIN, SERVED_AS, answered, session_of
 
 from hightide import ApiError, ErrorCode
+from hightide_console import app
 from hightide_console.app import COOKIE, Console
 from hightide_console.guards import BODY_BYTES_MAX, POLICY, TOKEN_HEADER
 from hightide_console.serving import listening, names_of
@@ -210,3 +212,17 @@ def test_a_port_that_is_taken_leaves_no_socket_open():
     with listening("127.0.0.1", 0) as taken, pytest.raises(OSError, match="in use"):
         listening(*taken.getsockname())
     assert socket.socket  # an unclosed socket would warn, and a warning fails
+
+
+async def test_a_long_story_is_told_by_a_thread(monkeypatch):
+    told_by = []
+
+    def slow(*_):
+        told_by.append(threading.current_thread())
+        return []
+
+    monkeypatch.setattr(app, "frames", slow)
+    path = "/api/timeline?topic=orders"
+    status, _, body = await answered(World().app, path, headers=SIGNED_IN)
+    assert (status, json.loads(body)["frames"]) == (200, [])
+    assert told_by != [threading.main_thread()]

@@ -3,6 +3,8 @@
 Method: as `test_console_browser.py`; functions of the pages' modules are asked in the browser.
 """
 
+import shlex
+
 import pytest
 from browserkit import NEEDS_ONE
 from secure_run import open_only
@@ -22,6 +24,20 @@ def test_times_are_told_by_the_two_units_that_say_most(tab):
         "[-1, 0, 59_900, 61_000, 3_600_000, 90_061_000].map(parts.lasting))"
     )
     assert told == ["?", "0.0 s", "59.9 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]
+
+
+NAMES = ["orders", "a-1.b_c", "two words", "x; rm -rf ~", "$(id)", "it's", "`id`", "ö", "a\nb"]
+
+
+def test_a_name_in_a_command_is_one_word_whatever_is_in_it(tab):
+    tab.go("/", heading="Cluster")
+    told = tab.page.evaluate(
+        "names => import('/static/parts.js').then(({ word }) => names.map(word))", NAMES
+    )
+    assert told[:2] == NAMES[:2]
+    assert [shlex.split(each) for each in told] == [[name] for name in NAMES]
+    tab.go("/timeline/x;id/0", heading="timeline")
+    assert tab.text(".command code") == "hightide trace replay --topic 'x;id'"
 
 
 GATHERED = """

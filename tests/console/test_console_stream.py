@@ -11,7 +11,9 @@ import trio
 from consolekit import Browser, FakeAdmin, began, session_of
 from trio.testing import wait_all_tasks_blocked
 
+from hightide import HightideError
 from hightide_broker.trace.lines import read_lines
+from hightide_console import eye as module_of_eye
 from hightide_console import stream as module
 from hightide_console.eye import ANSWER_S, DISKS_S, LOOK_S, PAUSE_S, SILENCE_S, UNTOLD
 from hightide_console.stream import EVENTS_AT_ONCE, KEEP_ALIVE_S, SEND_S, Stream, Streams
@@ -214,20 +216,62 @@ async def test_controllers_of_their_own_tell_what_happened_unless_they_let_nobod
 async def test_the_quorums_lanes_are_what_each_node_says_or_else_what_its_leader_does(
     opened, eye, admin, nursery, autojump_clock
 ):
-    admin.voters, admin.turns_away = [1, 101, 102], {102}
+    admin.voters, admin.turns_away = [1, 2, 3, 101, 102], {102}
     nursery.start_soon(eye.run)
     browser = await opened()
     await trio.sleep(3.5 * LOOK_S)
     lanes = browser.states()[-1]["cluster"]["quorum"]["lanes"]
     assert [(lane["broker"], lane["log_end"], lane["synced"]) for lane in lanes] == [
         (1, 7, 6),
+        (2, 7, 6),
+        (3, 7, 6),
         (101, 7, 6),
         (102, 1, -1),
     ]
     admin.hanging.add(101)
     await trio.sleep(2 * LOOK_S + ANSWER_S)
-    lane = browser.states()[-1]["cluster"]["quorum"]["lanes"][1]
-    assert (lane["log_end"], lane["synced"]) == (1, -1)
+    lane = browser.states()[-1]["cluster"]["quorum"]["lanes"][3]
+    assert (lane["log_end"], lane["synced"], lane["epoch"]) == (1, -1, 3)
+    assert lane["stale"]
+
+
+async def test_a_controller_that_hangs_is_silent_and_holds_up_no_other_look(
+    opened, eye, admin, nursery, autojump_clock
+):
+    admin.voters = [1, 2, 3, 101]
+    nursery.start_soon(eye.run)
+    browser = await opened()
+    await trio.sleep(2.5 * LOOK_S)
+    admin.hanging.add(101)
+    await trio.sleep(2 * LOOK_S + ANSWER_S)
+    assert [each["stale"] for each in _quorum_lanes(browser)] == [False] * 3 + [True]
+    admin.asked.clear()
+    await trio.sleep(10.5 * LOOK_S)
+    assert admin.asked.count("topics") >= 9
+    admin.hanging.clear()
+    await trio.sleep(DISKS_S + 2 * LOOK_S)
+    assert [each["stale"] for each in _quorum_lanes(browser)] == [False] * 4
+
+
+def _quorum_lanes(browser):
+    return browser.states()[-1]["cluster"]["quorum"]["lanes"]
+
+
+async def test_a_broker_that_hangs_holds_up_few_looks_however_many_topics_are_watched(
+    opened, eye, admin, nursery, autojump_clock
+):
+    nursery.start_soon(eye.run)
+    pages = [await opened(name) for name in ("orders", "other", "third")]
+    admin.hanging.add(2)
+    await trio.sleep(DISKS_S + 3)
+    admin.asked.clear()
+    said = [len(page.states()) for page in pages]
+    await trio.sleep(2 * DISKS_S)
+    assert admin.asked.count("topics") >= 12, "twice in that time all is waited for"
+    for page, before in zip(pages, said, strict=True):
+        assert not any(state["cluster"]["error"] for state in page.states()[before:])
+        (part,) = page.states()[-1]["topic"]["partitions"]
+        assert [lane["stale"] for lane in part["lanes"]] == [False, True, False]
 
 
 async def test_a_broker_is_silent_no_longer_than_it_does_not_answer(
@@ -352,3 +396,15 @@ async def test_what_all_want_at_the_same_time_is_asked_for_once(eye, autojump_cl
     assert len(asked) == 1
     await trio.sleep(1)
     assert await eye.once("what", ask) == {"n": 2}
+
+
+async def test_what_cannot_be_answered_is_not_kept_for_ever(eye, monkeypatch):
+    monkeypatch.setattr(module_of_eye, "KEPT_MAX", 5)
+
+    async def ask():
+        raise HightideError("no such group")
+
+    for number in range(100):
+        with pytest.raises(HightideError):
+            await eye.once(f"group {number}", ask)
+    assert len(eye._asking) <= 6

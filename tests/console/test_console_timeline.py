@@ -5,6 +5,7 @@ Goal: after each event the lanes stand where they stood then; method: events by 
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from hightide_broker.simulation.lab_scenarios import LESSONS
@@ -15,6 +16,7 @@ from hightide_broker.trace.events import (
     Offsets,
     PartitionChanged,
     QuorumTruncated,
+    TopicChanged,
     Truncated,
     WatermarksMoved,
 )
@@ -197,3 +199,23 @@ def test_an_event_is_listed_with_its_sentence_and_where_it_belongs():
     assert (view["topic"], view["partition"], view["kind"]) == ("orders", 0, "truncated")
     assert "5" in view["text"]
     assert "9" in view["text"]
+
+
+DELETED = TopicChanged(offset=9, topic="orders", state="deleted")
+
+
+def test_a_topic_that_was_made_again_has_nothing_of_the_one_that_was_deleted():
+    before = [(1, decided(1, 2, (1, 2))), (2, leads(1, 40)), (1, cut(30, 20)), (1, follows(1, 20))]
+    again = [(3, DELETED), (3, decided(0, 2, (1, 2))), (2, leads(0, 0))]
+    *_, last = frames(story(*before, *again), "orders", 0)
+    assert (last["starts"], [lane["cut"] for lane in last["lanes"]]) == ([(0, 0)], [[], []])
+    told = story(*before, *again)
+    assert epoch_starts(told, "orders") == {0: [(0, 0)]}
+    assert notches(told, "orders", {0: 1}) == {}
+    assert notches(
+        story(*before, (3, msgspec.structs.replace(DELETED, topic="other"))), "orders", {0: 1}
+    )
+
+
+def test_a_log_that_begins_again_above_its_end_was_not_cut():
+    assert notches(story((1, cut(30, 50))), "orders", {0: 1}) == {}

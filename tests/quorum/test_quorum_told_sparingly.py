@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 from brokers import DATA, new_node, settings
+from small_worlds import in_world, until, until_led
 from tracekit import kept, of_kind
 
 from hightide.protocol import controller_messages as c
@@ -36,6 +37,10 @@ class Quorum:
 
     def role(self, role, leader=-1, epoch=1):
         self.told.role_taken(SimpleNamespace(role=role, epoch=epoch, leader=leader, voted=-1), 5)
+
+    def heard(self, leader):
+        node = SimpleNamespace(role=Role.FOLLOWER, epoch=1, leader=leader, voted=-1)
+        self.told.leader_heard(node, 5)
 
     def votes(self, *, pre_vote):
         request = c.VoteRequest(
@@ -90,6 +95,39 @@ async def test_a_leader_is_told_with_how_many_were_not_and_the_next_election_is_
     assert quorum.counts[told:] == [0] * TOLD_MAX
 
 
+async def test_a_leader_that_is_only_named_again_is_no_news_until_it_answers(autojump_clock):
+    quorum = Quorum()
+    quorum.role(Role.FOLLOWER, leader=2)
+
+    def in_a_circle():
+        quorum.role(Role.UNATTACHED, leader=2)
+        quorum.role(Role.FOLLOWER, leader=2)
+
+    await in_vain(in_a_circle, TOLD_MAX)
+    assert quorum.counts == [0] * (1 + TOLD_MAX)
+    quorum.heard(leader=2)
+    assert quorum.events[-1] == QuorumRole(
+        role="follower", epoch=1, leader=2, log_end=5, left_out=TOLD_MAX
+    )
+    told = len(quorum.events)
+    quorum.heard(leader=2)
+    await in_vain(in_a_circle, TOLD_MAX // 2)
+    assert quorum.counts[told:] == [0] * TOLD_MAX
+
+
+async def test_a_leader_that_is_heard_does_not_have_the_questions_of_others_told_again(
+    autojump_clock,
+):
+    quorum = Quorum()
+
+    def one_asks_in_vain():
+        quorum.votes(pre_vote=True)
+        quorum.heard(leader=2)
+
+    await in_vain(one_asks_in_vain, TOLD_MAX + 10)
+    assert len(quorum.events) == TOLD_MAX
+
+
 async def test_what_is_decided_is_told_however_often(autojump_clock):
     quorum = Quorum()
     for number in range(3 * TOLD_MAX):
@@ -131,6 +169,26 @@ async def test_questions_do_not_hide_how_an_election_begins(autojump_clock):
 )
 def test_a_sentence_says_how_many_were_left_out(event, said):
     assert sentence(1, event) == said
+
+
+def test_a_broker_that_does_not_reach_its_leader_for_long_tells_little_and_that_it_is_back():
+    async def body(world):
+        leader, (broker,) = await until_led(world), world.machines[3:]
+        await until(lambda: broker.node and broker.node.serving.is_set())
+        told = []
+        broker.node.trace.tell = told.append
+        world.network.cut(broker.name, leader.name)
+        world.network.cut(leader.name, broker.name)
+        await trio.sleep(LONG_S)
+        circle = len(of_kind(told, QuorumRole))
+        assert TOLD_MAX <= circle <= TOLD_MAX + LONG_S / PAUSE_S
+        world.network.heal()
+        await until(lambda: broker.node.controller_id == leader.id)
+        last = of_kind(told, QuorumRole)[circle:][-1]
+        assert (last.role, last.leader) == ("follower", leader.id)
+        assert last.left_out > 0
+
+    in_world(body, observers=1)
 
 
 async def test_a_node_without_its_quorum_does_not_push_out_how_that_began(autojump_clock):

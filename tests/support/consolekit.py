@@ -104,6 +104,9 @@ def began(number, *, node=1, epoch=3, log_end=0, topic="orders", ms=None):
     return line_of(number if ms is None else ms, node, number, what)
 
 
+TOPICS = "orders", "other", "third"
+
+
 class FakeAdmin:
     """A cluster of three, as an administrator hears of it; counts what it is asked."""
 
@@ -136,7 +139,7 @@ class FakeAdmin:
 
     async def list_topics(self):
         self.asked.append("topics")
-        return [topic_of(part()), topic_of(part(), name="other")]
+        return [topic_of(part(), name=name) for name in TOPICS]
 
     async def describe_quorum(self, *, even_without_leader=False):
         self.asked.append("quorum")
@@ -161,7 +164,8 @@ class FakeAdmin:
         if self.hanging.intersection(brokers):
             await trio.sleep_forever()
         self._check()
-        return [directory(brokers[0], replica(self.log_end, self.log_end))]
+        held = [replica(self.log_end, self.log_end, topic=name) for name in topics or TOPICS]
+        return [directory(brokers[0], *held)]
 
     async def describe_configs(self, kind, name):
         self.asked.append(("configs", name))

@@ -58,6 +58,17 @@ def test_a_leader_has_a_star_and_who_told_nothing_a_question_mark() -> None:
     ]
 
 
+def test_where_controllers_tell_nothing_a_leader_does() -> None:
+    begun = (1, leads(0)), (2, follows(0, 1))
+    assert shown(*begun) == [
+        "t-0: broker 1 leads in epoch 0, ISR 1,2",
+        "  * broker 1  ISR  leader    committed 4 of 5",
+        "    broker 2  ISR  follower  committed 3 of 7",
+    ]
+    decided = elected(1, 2, isr=(1, 2, 3))
+    assert after(*begun, (9, decided), (2, leads(1))).of("t", 0).isr == (1, 2, 3), "since then"
+
+
 def test_another_leader_is_elected_and_the_old_one_is_cut() -> None:
     cut = Truncated(
         **T0, leader=2, before=5, after=2, epoch_before=0, epoch_after=0, high_watermark=4

@@ -142,7 +142,7 @@ SENTENCES = [
             leader=2, epoch=6, before=8, after=7, epoch_before=5, epoch_after=4, high_watermark=7
         ),
         "node 7 cut its metadata log from 8 to 7 (epoch 5 -> 4): node 2 does not have this "
-        "record; the watermark stood at 7",
+        "record; the watermark that it knew was 7",
     ),
     (
         BrokerChanged(offset=1, broker=2, broker_epoch=9, state="fenced", cause="silence"),

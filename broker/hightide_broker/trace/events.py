@@ -115,6 +115,7 @@ class QuorumTruncated(Event, tag="quorum_truncated", frozen=True, kw_only=True):
     """Of its last record."""
     epoch_after: int
     high_watermark: int
+    """As it knew it, before the cut: 0 if it has just started."""
 
 
 # -- what the active controller decides ------------------------------------------------------------

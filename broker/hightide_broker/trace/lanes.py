@@ -77,6 +77,8 @@ class Lanes:
                 lane.role = "leader" if isinstance(what, LeaderBegan) else "follower"
                 lane.leader_epoch = what.leader_epoch
                 lane.log_end, lane.high_watermark = what.log_end, what.high_watermark
+                if isinstance(what, LeaderBegan):
+                    self._led(node, what)
             case Truncated():
                 lane = self._lane(what.topic, what.partition, node)
                 lane.log_end = what.after
@@ -97,6 +99,13 @@ class Lanes:
         partition.isr, partition.elr = what.isr, what.elr
         for broker in (*what.isr, *what.elr):
             partition.lane(broker)
+
+    def _led(self, node: int, what: LeaderBegan) -> None:
+        """A leader knows what was decided; the controllers may tell nobody."""
+        partition = self.of(what.topic, what.partition)
+        if what.leader_epoch > partition.leader_epoch:
+            partition.leader, partition.leader_epoch = node, what.leader_epoch
+            partition.isr, partition.elr = what.isr, ()
 
     def _moved(self, node: int, what: WatermarksMoved) -> None:
         for at in what.replicas:

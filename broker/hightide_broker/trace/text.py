@@ -142,16 +142,19 @@ def _voters(_: int, what: VotersChanged) -> str:
 
 
 def _quorum_truncated(node: int, what: QuorumTruncated) -> str:
-    return f"node {node} cut its metadata log{_cut(what, f'node {what.leader}')}"
+    leader = f"node {what.leader}"
+    return f"node {node} cut its metadata log{_cut(what, leader, 'the watermark that it knew was')}"
 
 
-def _cut(what: Truncated | QuorumTruncated, leader: str) -> str:
+def _cut(
+    what: Truncated | QuorumTruncated, leader: str, stood: str = "the watermark stood at"
+) -> str:
     """From where to where, and why nobody misses it."""
     count = what.before - what.after
     these = "this record" if count == 1 else f"these {counted(count, 'record')}"
     return (
         f" from {what.before} to {what.after} (epoch {what.epoch_before} -> {what.epoch_after}): "
-        f"{leader} does not have {these}; the watermark stood at {what.high_watermark}"
+        f"{leader} does not have {these}; {stood} {what.high_watermark}"
     )
 
 

@@ -44,7 +44,7 @@ export function Lanes({ name, partition, watermarkNote = true, kind = "broker" }
   const x = (offset) => ((Math.min(Math.max(offset, from), to) - from) / (to - from)) * WIDTH;
   const height = lanes.length * ROW + 22;
   return html`<figure class="lanes">
-    <div class="drawn">
+    <div class="drawn" ref=${(drawn) => drawn?.style.setProperty("--lanes", lanes.length)}>
     <${Names} lanes=${lanes} kind=${kind} />
     <svg viewBox=${`0 0 ${WIDTH} ${height}`} preserveAspectRatio="none" role="img"
          aria-label=${`replicas of ${name}; the table below says the same`}>

@@ -1,6 +1,6 @@
 // The pages that show what is now.
 import { store, ui, ask, sample, isOfQuorum } from "./store.js";
-import { html, count, counted, bytes, lasting, moment, Badge, Command, Table, Events } from "./parts.js";
+import { html, count, counted, bytes, lasting, moment, word, Badge, Command, Table, Events } from "./parts.js";
 import { Lanes, MiniLanes } from "./lanes.js";
 import { Chart } from "./series.js";
 
@@ -93,7 +93,7 @@ export function Topic({ name, number }) {
             count(Math.max(...part.lanes.map((lane) => lane.high_watermark)))],
         }))} />`}
     <h2>What happened to it</h2><${Events} events=${events} limit=${15} />
-    <${Command} line=${`hightide topics describe ${name}`} />`;
+    <${Command} line=${`hightide topics describe ${word(name)}`} />`;
 }
 
 export function Quorum() {
@@ -146,7 +146,7 @@ export function Group({ name }) {
     ${store.session.changes && html`<${Move} group=${group} />`}
     <h2>How far it is behind</h2><${Chart} caption="Records behind" lines=${[["records behind", series.levels("lag")]]} />
     <h2>How fast it reads</h2><${Chart} caption="Records read a second" lines=${[["read", series.rates("read")]]} />
-    <${Command} line=${`hightide groups describe ${name}`} />`;
+    <${Command} line=${`hightide groups describe ${word(name)}`} />`;
 }
 
 function Move({ group }) {
@@ -175,5 +175,5 @@ function Move({ group }) {
         rows=${moves.map((each) => ({ key: `${each.topic}-${each.partition}`,
           cells: [`${each.topic}-${each.partition}`, each.committed ?? "nothing", `${each.new}${each.limited ? " (the log's edge)" : ""}`] }))} />
       ${store.ui.moved ? html`<p role="status">It is done.</p>` : html`<button class="danger" onClick=${move(false)}>Move the group</button>`}`}
-    <${Command} line=${`hightide groups seek ${group.group} …`} />`;
+    <${Command} line=${`hightide groups seek ${word(group.group)} …`} />`;
 }

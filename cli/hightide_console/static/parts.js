@@ -39,6 +39,9 @@ export function Badge({ kind, children }) {
   return html`<span class=${`badge badge-${kind}`}>${children}</span>`;
 }
 
+// A name as a shell takes it for one word, whatever is in it: anybody may name a group.
+export const word = (name) => (/^[\w@%+=:,./-]+$/.test(name) ? name : `'${name.replaceAll("'", `'"'"'`)}'`);
+
 export function Command({ line }) {
   return html`<p class="command"><span class="quiet">the same by </span><code>${line}</code></p>`;
 }

@@ -1,6 +1,6 @@
 // Messages: search by offset, time or key, and the live tail.
 import { store, ui, ask } from "./store.js";
-import { html, count, counted, moment, Command, Table } from "./parts.js";
+import { html, count, counted, moment, word, Command, Table } from "./parts.js";
 
 const TAIL_MS = 1000;
 const ROWS_MAX = 500;
@@ -61,7 +61,7 @@ function inWords(from) {
 
 // What a terminal would be told for the same records.
 export function asCommand(topic, number, from, tails) {
-  const consume = `hightide consume ${topic} -p ${number}`;
+  const consume = `hightide consume ${word(topic)} -p ${number}`;
   if (tails) return consume;
   if (from === "newest") return `${consume} -e --from -${LIMIT}`;
   const place = from === "oldest" ? "start" : /^\d+$/.test(from) ? from : inWords(from);

@@ -8,9 +8,9 @@ export const KEPT = 120;
 const HEIGHT = 150;
 const STROKES = ["--accent", "--epoch-1"];
 const DASHES = [[], [6, 4]];
-const SECONDS = [1, 2, 5, 10, 20, 30, 60, 120]; // between two times that are written below
 const TOLD_EACH = 10; // the table has every so-many-th sample
 const SOON_MS = 500;
+const TICKS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300]; // a time is told to the second
 const STILL_MS = 2500; // what stands still is sampled so often: its rate is 0
 
 // The samples of several named totals, [{ at, values }], the newest last.
@@ -97,7 +97,7 @@ const columns = (lines) => [lines[0][1].map(({ at }) => at / 1000), ...lines.map
 
 const colour = (name) => () => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function options(names, width) {
+export function options(names, width) {
   const ink = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
   return {
     width,
@@ -106,7 +106,7 @@ function options(names, width) {
     cursor: { show: false },
     scales: { y: { range: (_, least, most) => [0, ceiling(most)] } },
     axes: [
-      { ...ink, size: 30, incrs: SECONDS, values: (_, ticks) => ticks.map((at) => time(at * 1000).slice(0, 8)) },
+      { ...ink, size: 30, incrs: TICKS_S, values: (_, ticks) => ticks.map((at) => time(at * 1000).slice(0, 8)) },
       { ...ink, size: 70, values: (_, ticks) => ticks.map((value) => count(value)) },
     ],
     series: [{}, ...names.map((label, at) => ({ label, stroke: colour(STROKES[at]), width: 2, dash: DASHES[at], points: { show: false } }))],

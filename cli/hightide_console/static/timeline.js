@@ -1,6 +1,6 @@
 // The timeline: what happened to a partition, with a slider that plays its lanes again.
 import { store, ui, ask } from "./store.js";
-import { html, time, Command } from "./parts.js";
+import { html, time, word, Command } from "./parts.js";
 import { Lanes } from "./lanes.js";
 
 const STEP_MS = 400;
@@ -76,5 +76,5 @@ export function Timeline({ name, number }) {
       <p><button onClick=${() => load(name, number)}>Look again</button>
         <button onClick=${() => savePicture(title)}>Save as SVG</button>
         <button onClick=${() => save(`${title}.json`, JSON.stringify(known, null, 1), "application/json")}>Save as JSON</button></p>`}
-    <${Command} line=${`hightide trace replay --topic ${name}`} />`;
+    <${Command} line=${`hightide trace replay --topic ${word(name)}`} />`;
 }

@@ -69,7 +69,7 @@ class Admin(GroupAdmin, AccessAdmin):
         self._timeout_s = options.default_api_timeout_ms / 1000
         self._cluster: Cluster | None = None
         self._voters: dict[int, Address] = {}
-        """Where voters were found that were asked something."""
+        """Where voters listen, as the quorum was described: the next time may take long."""
         self._stack = AsyncExitStack()
 
     @classmethod
@@ -237,7 +237,9 @@ class Admin(GroupAdmin, AccessAdmin):
         """The quorum of controllers as its leader sees it. Raises `RequestTimedOut` where nobody
         leads it; or, `even_without_leader`, tells what one broker knows: `leader` is then -1."""
         request = q.DescribeQuorumRequest(even_without_leader=even_without_leader)
-        return described(QuorumDescription, await self._call(request))
+        found = described(QuorumDescription, await self._call(request))
+        self._voters |= {each.id: (each.host, each.port) for each in found.voters if each.host}
+        return found
 
     async def add_voter(self, node: int, host: str, port: int, *, directory: str = "") -> str:
         """Admit a node that observes the metadata quorum, and keeps up, as a voter (KIP-853); the
@@ -298,8 +300,7 @@ class Admin(GroupAdmin, AccessAdmin):
 
     async def _ask_voter(self, node: int, request: m.Message) -> Any:
         if node not in self._voters:
-            voters = (await self.describe_quorum(even_without_leader=True)).voters
-            self._voters = {each.id: (each.host, each.port) for each in voters if each.host}
+            await self.describe_quorum(even_without_leader=True)
         if node not in self._voters:
             raise ApiError(
                 ErrorCode.BROKER_ID_NOT_REGISTERED,
@@ -309,7 +310,7 @@ class Admin(GroupAdmin, AccessAdmin):
         try:
             return await self.cluster.call_at(self._voters[node], request, timeout_s=timeout_s)
         except HightideError:
-            del self._voters[node]  # it may have moved
+            self._voters.pop(node, None)  # it may have moved
             raise
 
     async def describe_log_dirs(

@@ -200,6 +200,8 @@ class QuorumDriver:
         if standing != self._standing:
             self._standing = standing
             self._role_changed()
+        if self.core.leader_that_is_heard != NOBODY:
+            self._told.leader_heard(self.core, self.metadata.log_end)
         self._set_alarm(ready.wake_at)
         if self._instrument is not None:
             self._instrument.quorum_stepped(self, event, ready)

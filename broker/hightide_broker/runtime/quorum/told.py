@@ -2,8 +2,9 @@
 what comes to nothing.
 
 A node that hears of no leader asks every other second whether it could win, for as long as the
-others are away; and so does one that only it does not hear, of all others. That must not push out
-of the trace how it began: the first of those events are told, then one a minute, with a count.
+others are away; and so does one that only it does not hear, of all others. One that does not vote
+is told again and again of a leader that is dead, until there is another. That must not push out of
+the trace how it began: the first of those events are told, then one a minute, with a count.
 """
 
 from __future__ import annotations
@@ -36,17 +37,31 @@ class QuorumTold:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
+        self._found = (NOBODY, -1)
+        """The leader that was found last, and its epoch."""
         self._roles = _Measure()
         self._pre_votes = _Measure()
 
     def role_taken(self, node: Standing, log_end: int) -> None:
-        """A node stands elsewhere now."""
+        """A node stands elsewhere now. That its leader is the one of before is no news: it may be
+        gone."""
         what = role_taken(node, log_end)
-        if what.leader == NOBODY:
-            if self._roles.lets_through(trio.current_time()):
-                self._tell(replace(what, left_out=self._roles.take()))
-            return
-        self._tell(replace(what, left_out=self._roles.take()))
+        found = (what.leader, what.epoch)
+        is_news = what.leader != NOBODY and found != self._found
+        if is_news or self._roles.lets_through(trio.current_time()):
+            self._tell(replace(what, left_out=self._roles.take()))
+        if is_news:
+            self._found = found
+            self._begin_again()
+
+    def leader_heard(self, node: Standing, log_end: int) -> None:
+        """A node leads, or its leader answers: what came to nothing is over."""
+        if self._roles.left_out:
+            self._tell(replace(role_taken(node, log_end), left_out=self._roles.take()))
+        if self._roles.told:
+            self._begin_again()
+
+    def _begin_again(self) -> None:
         self._roles, self._pre_votes = _Measure(), _Measure(self._pre_votes.left_out)
 
     def answered(self, request: m.Message, reply: m.Message) -> None:
@@ -74,15 +89,15 @@ class _Measure:
     def __init__(self, left_out: int = 0) -> None:
         self.left_out = left_out
         """Since it was last told."""
-        self._told = 0
+        self.told = 0
         self._again_at = 0.0
 
     def lets_through(self, now: float) -> bool:
         """Whether it may be told once more."""
-        if self._told >= TOLD_MAX and now < self._again_at:
+        if self.told >= TOLD_MAX and now < self._again_at:
             self.left_out += 1
             return False
-        self._told, self._again_at = self._told + 1, now + PAUSE_S
+        self.told, self._again_at = self.told + 1, now + PAUSE_S
         return True
 
     def take(self) -> int:
