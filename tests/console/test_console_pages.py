@@ -1,4 +1,5 @@
-"""What pages make of what they are told: lists that stay short, times, records that are looked for.
+"""What pages make of what they are told: lists that stay short, times, records that are looked for,
+charts.
 
 Method: as `test_console_browser.py`; functions of the pages' modules are asked in the browser.
 """
@@ -7,7 +8,10 @@ import shlex
 
 import pytest
 from browserkit import NEEDS_ONE
-from secure_run import open_only
+from patience import wait_until
+from secure_run import open_only, reaching
+
+from hightide import blocking
 
 pytestmark = [
     pytest.mark.live,
@@ -193,3 +197,105 @@ def test_a_lesson_is_stepped_by_keyboard_and_nobody_is_behind_who_leads(tab):
         ("broker A", "5", "0"),
         ("♛ broker B", "4", "0"),
     ], "where A's log is longer, it has parted"
+
+
+SERIES = """import('/static/series.js').then(({ Series, ceiling, KEPT }) => {
+  const made = new Series("x");
+  for (let at = 0; at < 3 * KEPT; at += 1) made.add(at * 1000, { total: at * 5 }, at);
+  made.add(3 * KEPT * 1000 - 900, { total: 1e9 }, "soon");
+  const still = new Series("z");
+  for (let at = 0; at < 10; at += 1) still.add(at * 1000, { total: 7 }, "the same");
+  const again = new Series("y");
+  const totals = [[0, 10], [1000, 30], [3000, 5], [4000, 6]];
+  for (const [at, total] of totals) again.add(at, { total }, at);
+  const rates = again.rates("total").map((each) => each.value);
+  return [made.samples.length, made.rates("total").at(-1), rates, again.levels("total").at(-1),
+    [0, 3, 10, 11, 4999].map(ceiling), still.samples.map((each) => each.at)];
+})"""
+
+
+def test_numbers_over_time_are_rates_by_the_second_and_no_more_than_are_shown(tab):
+    tab.go("/", heading="Cluster")
+    length, newest, rates, level, ceilings, still = tab.page.evaluate(SERIES)
+    assert length == 120
+    assert newest == {"at": 359_000, "value": 5}
+    assert rates == [20, 0, 1]
+    assert level == {"at": 4000, "value": 6}
+    assert ceilings == [1, 5, 10, 20, 5000]
+    assert still == [0, 3000, 6000, 9000]
+
+
+TICKS = """(async () => {
+  const { options } = await import('/static/series.js');
+  const uPlot = (await import('/static/vendor/uplot.mjs')).default;
+  const plot = new uPlot(options(["a"], 1000), [[1, 2, 3, 4], [5, 5, 5, 5]], document.body);
+  await new Promise((resume) => setTimeout(resume, 100));
+  const told = plot.axes[0]._values;
+  plot.destroy();
+  return told;
+})()"""
+
+
+def test_a_time_stands_below_a_chart_once_however_wide_it_is(tab):
+    tab.go("/", heading="Cluster")
+    told = tab.page.evaluate(TICKS)
+    assert told[:2] == ["00:00:01", "00:00:02"]
+    assert len({*told}) == len(told)
+
+
+MANY = """(async () => {
+  const { Lanes } = await import('/static/lanes.js');
+  const { h, render } = await import('/static/vendor/preact.mjs');
+  const lane = (broker) => ({ broker, leads: false, badge: "ISR", stale: false, error: "", epoch: 1,
+    log_start: 0, high_watermark: 9, log_end: 9, synced: 9, cut: [] });
+  const lanes = Array.from({ length: 30 }, (_, at) => lane(at + 1));
+  const place = document.body.appendChild(document.createElement("div"));
+  render(h(Lanes, { name: "many", partition: { lanes } }), place);
+  return [".name", "g.lane rect"].map((kind) => [...place.querySelectorAll(kind)]
+    .map((each) => each.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom]));
+})()"""
+
+
+def test_each_of_many_lanes_has_room_for_its_name(tab):
+    tab.go("/", heading="Cluster")
+    names, lanes = tab.page.evaluate(MANY)
+    assert len(names) == len(lanes) == 30
+    for (top, bottom), (lane_top, lane_bottom) in zip(names, lanes, strict=True):
+        assert bottom - top > 20
+        assert top <= lane_top < lane_bottom <= bottom
+
+
+DRAWN = """(() => {
+  const canvas = document.querySelector('.chart canvas');
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const colours = [...document.querySelectorAll('.chart')][0].querySelectorAll('.swatch');
+  return [...colours].map((swatch) => {
+    const [r, g, b] = getComputedStyle(swatch).backgroundColor.match(/\\d+/g).map(Number);
+    for (let at = 0; at < data.length; at += 4) {
+      if (data[at] === r && data[at + 1] === g && data[at + 2] === b) return true;
+    }
+    return false;
+  });
+})()"""
+"""Whether the lines of the first chart are seen, by their colours in its picture."""
+
+
+def test_what_is_written_and_read_is_drawn_over_time_and_told_as_numbers(tab, cluster):
+    tab.go("/topics/orders", heading="orders").until("document.querySelector('.chart canvas')")
+
+    def written():
+        producer.send_many("orders", [b"more"] * 50).result()
+        return tab.page.evaluate(
+            "[...document.querySelectorAll('.legend')].every("
+            "each => Number(/now ([\\d.,]+)/.exec(each.textContent)[1]) > 0)"
+        )
+
+    with blocking.Producer(**reaching(cluster.address)) as producer:
+        wait_until(written, "both lines have risen")
+    tab.page.locator(".chart summary").click()
+    rows = tab.page.locator(".chart details tbody tr")
+    assert rows.first.inner_text().split()[0] == "0"
+    assert tab.page.evaluate(DRAWN) == [True, True], "both lines, each in its colour"
+    tab.go("/groups/readers", heading="readers").until("document.querySelectorAll('.chart').length")
+    tab.until("document.querySelector('.legend').textContent.includes('records behind: now')")
+    tab.until(f"{DRAWN}[0]")

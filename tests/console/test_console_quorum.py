@@ -58,14 +58,14 @@ def test_of_a_node_that_says_nothing_the_lane_is_what_its_leader_knows():
 
 
 def test_a_node_that_falls_silent_keeps_its_colours():
-    log = MetadataLogDescription(2, 1, 5, 6, 6, [(1, 0), (2, 4)])
+    log = MetadataLogDescription(2, 1, 5, 6, 6, [EpochStart(1, 0), EpochStart(2, 4)])
     lane = seen(quorum(9, 6), silent=[2], before=[log])["lanes"][1]
     assert (lane["log_start"], lane["log_end"], lane["epoch"]) == (1, 6, 2), "not today's epoch"
     assert (lane["stale"], lane["starts"], lane["synced"]) == (True, [(1, 0), (2, 4)], -1)
 
 
 def test_of_a_node_that_todays_leader_never_heard_the_last_lane_stays():
-    log = MetadataLogDescription(2, 1, 5, 6, 6, [(1, 0), (2, 4)])
+    log = MetadataLogDescription(2, 1, 5, 6, 6, [EpochStart(1, 0), EpochStart(2, 4)])
     lane = seen(quorum(9, -1), silent=[2], before=[log])["lanes"][1]
     assert lane["stale"]
     assert (lane["log_end"], lane["high_watermark"], lane["epoch"]) == (6, 5, 2)
@@ -87,7 +87,7 @@ def test_observers_have_lanes_below_those_of_voters():
 
 
 def test_a_node_that_no_leader_knows_of_has_a_lane_if_it_answers():
-    log = MetadataLogDescription(9, 0, 7, 7, 7, [(3, 0)])
+    log = MetadataLogDescription(9, 0, 7, 7, 7, [EpochStart(3, 0)])
     lanes = seen(quorum(7, 7, leader=-1), logs=[log])["lanes"]
     assert [(each["broker"], each["badge"], each["log_end"]) for each in lanes] == [
         (1, "votes", 7),
