@@ -4,6 +4,7 @@ Goal: a cluster without a quorum for a week still has in its trace how that bega
 node does, told to a list on a clock that jumps; a node whose others are away, in virtual time.
 """
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -79,6 +80,15 @@ async def test_what_comes_to_nothing_is_told_first_and_then_once_a_minute(act, a
     later = quorum.counts[TOLD_MAX:]
     assert 9 <= len(later) <= 10
     assert {*later} == {int(PAUSE_S) - 1}
+
+
+async def test_the_log_has_the_roles_that_the_trace_has(autojump_clock, caplog):
+    caplog.set_level(logging.INFO, "hightide.quorum")
+    quorum = Quorum()
+    await in_vain(lambda: quorum.role(Role.PROSPECTIVE), 3 * TOLD_MAX)
+    assert [each.getMessage() for each in caplog.records] == ["prospective epoch=1"] * TOLD_MAX
+    quorum.role(Role.FOLLOWER, leader=2)
+    assert caplog.records[-1].getMessage() == "follower epoch=1 leader=2"
 
 
 async def test_a_leader_is_told_with_how_many_were_not_and_the_next_election_is_whole(

@@ -43,7 +43,7 @@ from hightide_broker.core.quorum.ready import (
 )
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
 from hightide_broker.core.quorum.state_machine import Quorum
-from hightide_broker.core.quorum.text import show_request, show_role, show_voters
+from hightide_broker.core.quorum.text import show_request, show_voters
 from hightide_broker.ports import RESERVE_BYTES, Disk, DiskError
 from hightide_broker.runtime.base.call import Call, Later, Reply
 from hightide_broker.runtime.base.syncer import Syncer
@@ -301,7 +301,6 @@ class QuorumDriver:
             self.led.advance(core.epoch)
         self.announce_move()
         self._wake_parked()
-        log.info("%s", show_role(core))
         self._told.role_taken(core, self.metadata.log_end)
 
     def _set_alarm(self, wake_at: float) -> None:

@@ -1,5 +1,5 @@
-"""What happens in the quorum, told to the trace: all that an election decides, and with a measure
-what comes to nothing.
+"""What happens in the quorum, told to the trace, and roles to the log as well: all that an election
+decides, and with a measure what comes to nothing.
 
 A node that hears of no leader asks every other second whether it could win, for as long as the
 others are away; and so does one that only it does not hear, of all others. One that does not vote
@@ -8,6 +8,8 @@ the trace how it began: the first of those events are told, then one a minute, w
 """
 
 from __future__ import annotations
+
+import logging
 
 import trio
 from msgspec.structs import replace
@@ -23,8 +25,10 @@ from hightide_broker.core.quorum.quorum_events import (
 )
 from hightide_broker.core.quorum.ready import NOBODY
 from hightide_broker.core.quorum.roles import Voter
-from hightide_broker.core.quorum.text import Standing
+from hightide_broker.core.quorum.text import Standing, show_role
 from hightide_broker.trace.events import Tell
+
+log = logging.getLogger("hightide.quorum")
 
 TOLD_MAX = 20
 """So many in a row are told while no leader is found: more than an election needs that succeeds."""
@@ -45,11 +49,10 @@ class QuorumTold:
     def role_taken(self, node: Standing, log_end: int) -> None:
         """A node stands elsewhere now. That its leader is the one of before is no news: it may be
         gone."""
-        what = role_taken(node, log_end)
-        found = (what.leader, what.epoch)
-        is_news = what.leader != NOBODY and found != self._found
+        found = (node.leader, node.epoch)
+        is_news = node.leader != NOBODY and found != self._found
         if is_news or self._roles.lets_through(trio.current_time()):
-            self._tell(replace(what, left_out=self._roles.take()))
+            self._tell_role(node, log_end)
         if is_news:
             self._found = found
             self._begin_again()
@@ -57,9 +60,13 @@ class QuorumTold:
     def leader_heard(self, node: Standing, log_end: int) -> None:
         """A node leads, or its leader answers: what came to nothing is over."""
         if self._roles.left_out:
-            self._tell(replace(role_taken(node, log_end), left_out=self._roles.take()))
+            self._tell_role(node, log_end)
         if self._roles.told:
             self._begin_again()
+
+    def _tell_role(self, node: Standing, log_end: int) -> None:
+        log.info("%s", show_role(node), extra={"event": "driver.role"})
+        self._tell(replace(role_taken(node, log_end), left_out=self._roles.take()))
 
     def _begin_again(self) -> None:
         self._roles, self._pre_votes = _Measure(), _Measure(self._pre_votes.left_out)
