@@ -5,7 +5,6 @@ import { html, count, Command, Table } from "./parts.js";
 const OPERATIONS = ["ALL", "READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "IDEMPOTENT_WRITE"];
 const RESOURCES = ["topic", "group", "cluster"];
 const KEYS = ["producer_byte_rate", "consumer_byte_rate", "controller_mutation_rate", "connection_creation_rate"];
-const SOON_MS = 1500;
 
 export async function load() {
   try {
@@ -31,7 +30,6 @@ async function make(event) {
   try {
     ui({ planned: { change, ...(await ask("/api/access/change", { ...change, ...secret, preview: false })) }, changeError: "" });
     await load();
-    setTimeout(load, SOON_MS); // the broker that tells now may hear of it a moment after the one that did it
   } catch (error) {
     ui({ changeError: error.message });
   }
