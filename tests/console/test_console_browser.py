@@ -356,7 +356,11 @@ def test_an_administrator_makes_a_user_and_rules_and_takes_them_back(chromium, t
         rule = tab.page.locator("form", has=tab.page.locator("[name=pattern]"))
         rule.get_by_label("User").fill("ann")
         rule.locator("[name=operation]").select_option("READ")
+        assert rule.get_by_label("Called").input_value() == "*"
         rule.get_by_label("Called").fill("a-")
+        tab.page.evaluate("import('/static/store.js').then(({ ui }) => ui({}))")  # drawn again
+        tab.page.wait_for_timeout(100)
+        assert rule.get_by_label("Called").input_value() == "a-"
         rule.locator("[name=pattern]").select_option("PREFIXED")
         rule.get_by_role("button").click()
         tab.until("document.body.textContent.includes('User:ann may READ topic whose name')")

@@ -98,7 +98,7 @@ function Rules({ rules }) {
       }}>
       <label>User <input name="user" required autocomplete="off" /></label>
       ${choice("permission", "Is", ["ALLOW", "DENY"])}${choice("operation", "To", OPERATIONS)}${choice("resource", "Of", RESOURCES)}
-      <label>Called <input name="name" value="*" autocomplete="off" /></label>${choice("pattern", "Read as", ["LITERAL", "PREFIXED"])}
+      <label>Called <input name="name" defaultValue="*" autocomplete="off" /></label>${choice("pattern", "Read as", ["LITERAL", "PREFIXED"])}
       <label>From <input name="host" placeholder="anywhere" autocomplete="off" /></label><button>Preview</button></form>`}
     <${Command} line="hightide acls list" />`;
 }
