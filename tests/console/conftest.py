@@ -37,3 +37,18 @@ def tab(chromium, console):
     yield made
     made.close()
     assert made.complaints == []
+
+
+@pytest.fixture
+def a_console():
+    """Starts consoles; those that a test did not end are gone after it."""
+    made = []
+
+    def start(*words, **told):
+        made.append(Console(*words, **told))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.process.communicate()

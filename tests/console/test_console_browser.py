@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from browserkit import NEEDS_ONE, Tab
 from commands import StartedCluster, hightide
-from console_run import Console, Visitor
+from console_run import Visitor
 from consolekit import broker, made
 from incident import diverge
 from patience import wait_until
@@ -176,8 +176,8 @@ def test_a_group_is_moved_after_a_look_at_what_would_change(tab, cluster):
     tab.until(f"/^\\d+\\.\\d s$|min|h/.test({age})")
 
 
-def test_a_console_that_changes_nothing_has_no_button_for_it(chromium, cluster):
-    console = Console(cluster.address)
+def test_a_console_that_changes_nothing_has_no_button_for_it(chromium, cluster, a_console):
+    console = a_console(cluster.address)
     tab = Tab(chromium, console.address)
     tab.go("/groups/readers", heading="readers").until("document.querySelectorAll('table').length")
     assert tab.page.get_by_role("button").count() == 0
@@ -185,13 +185,13 @@ def test_a_console_that_changes_nothing_has_no_button_for_it(chromium, cluster):
     console.end()
 
 
-def test_a_page_finds_a_console_again_that_was_restarted(chromium, cluster):
-    first = Console(cluster.address)
+def test_a_page_finds_a_console_again_that_was_restarted(chromium, cluster, a_console):
+    first = a_console(cluster.address)
     tab = Tab(chromium, first.address)
     tab.go("/", heading="Cluster").until("document.querySelector('.link-live')")
     first.end()
     tab.until("document.querySelector('.link-lost')")
-    second = Console(cluster.address, "--listen", f"127.0.0.1:{first.port}")
+    second = a_console(cluster.address, "--listen", f"127.0.0.1:{first.port}")
     tab.until("document.querySelector('.link-live')")
     tab.close()
     second.end()
@@ -289,14 +289,14 @@ def replays(tab, leader):
     assert b"<svg" in saved.value.path().read_bytes()
 
 
-def test_who_signs_in_sees_what_the_cluster_lets_it_see(chromium, tmp_path):
+def test_who_signs_in_sees_what_the_cluster_lets_it_see(chromium, tmp_path, a_console):
     made = StartedCluster(tmp_path / "data", "--port", "0", "--secure", "--topic", "a-one")
     try:
         told = {"config": tmp_path / "data" / "client.toml"}
         hightide("topics", "create", "b-two", "-p", "1", "-r", "1", **told)
         hightide("users", "create", "ann", "--password-file", "-", stdin=b"hers", **told)
         hightide("acls", "allow", "ann", "read", "topic:a-*", **told)
-        console = Console(made.address, **told)
+        console = a_console(made.address, **told)
         tab = Tab(chromium, console.address)
         tab.page.goto(console.address)
         tab.page.get_by_label("User").fill("ann")
@@ -330,13 +330,13 @@ def test_who_signs_in_sees_what_the_cluster_lets_it_see(chromium, tmp_path):
         made.end()
 
 
-def test_an_administrator_makes_a_user_and_rules_and_takes_them_back(chromium, tmp_path):
+def test_an_administrator_makes_a_user_and_rules_and_takes_them_back(chromium, tmp_path, a_console):
     made = StartedCluster(tmp_path / "data", "--port", "0", "--secure", "--topic", "a-one")
     secret = "made-in-a-page-Ty5"
     try:
         told = {"config": tmp_path / "data" / "client.toml"}
         known = read_client_config(told["config"])
-        console = Console(made.address, "--allow-changes", **told)
+        console = a_console(made.address, "--allow-changes", **told)
         tab = Tab(chromium, console.address)
         tab.page.goto(console.address)
         tab.page.get_by_label("User").fill(known["sasl_username"])
