@@ -12,7 +12,7 @@ Notches = dict[str, list[int]]
 """By broker."""
 
 
-def lessons_view(_: str = "") -> dict[str, Any]:
+def lessons_view() -> dict[str, Any]:
     """Which there are."""
     return {"lessons": [{"name": one.name, "title": one.title} for one in LESSONS]}
 
