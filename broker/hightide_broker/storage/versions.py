@@ -17,6 +17,7 @@ class Versions:
     def __init__(self) -> None:
         self.given = 0
         """The number of the newest content."""
+        self._begun = 0
         self._written = 0
 
     @property
@@ -31,17 +32,19 @@ class Versions:
 
     def write(self, number: int, replace: Callable[[Callable[[], bool]], None]) -> None:
         """Have a content written by `replace(unless)`, unless it is too old; raises `DiskError`."""
-        before = self._written
+        before = self._begun
 
         def is_old() -> bool:
             nonlocal before
-            before = self._written
-            self._written = max(before, number)
+            before = self._begun
+            self._begun = max(before, number)
             return number <= before
 
         try:
             replace(is_old)
         except DiskError:
-            if self._written == number:
-                self._written = before
+            if self._begun == number:
+                self._begun = before
             raise
+        # Only now: who asks `is_behind` while it is replaced must not rely on it.
+        self._written = max(self._written, number)
