@@ -18,8 +18,13 @@ class Stubborn(SimDisk):
     """A disk that has no room for another name."""
 
     refuses = False
+    refuses_after = None
+    """So many renames are carried out first."""
 
     def rename(self, old, new):
+        if self.refuses_after is not None:
+            self.refuses = self.refuses_after == 0
+            self.refuses_after -= 1
         if self.refuses:
             raise DiskError(old, "rename", "No space left on device", full=True)
         super().rename(old, new)
@@ -55,3 +60,19 @@ def test_what_stays_is_found_and_judged_by_its_timestamps(change):
     with pytest.raises(DiskError):
         change(log)
     assert known() == before
+
+
+def test_what_was_renamed_is_no_part_of_the_log_whatever_came_next():
+    """Of several segments the first is gone, and the room for the name of the second is not there:
+    the next time the others go."""
+    disk = Stubborn()
+    log = create(disk)
+    fill(log, 40)
+    first, second, third, *_ = log.segment_bases()
+    disk.refuses_after = 1
+    assert log.delete_segments(3) == [f"{path_of(first)}.deleted"]
+    assert (log.segment_bases()[0], log.log_start) == (second, second)
+    log.check_invariants()
+    disk.refuses_after, disk.refuses = None, False
+    assert log.delete_segments(2) == [f"{path_of(base)}.deleted" for base in (second, third)]
+    log.check_invariants()

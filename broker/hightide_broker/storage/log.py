@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hightide.protocol.records import BatchHeader, Buffer, stamp
-from hightide_broker.ports import Disk
+from hightide_broker.ports import Disk, DiskError
 from hightide_broker.storage.checkpoint import (
     LEADER_EPOCHS,
     MalformedCheckpoint,
@@ -27,13 +27,7 @@ from hightide_broker.storage.epochs import EpochCache
 from hightide_broker.storage.indexing import load_trusted, rebuild_indexes
 from hightide_broker.storage.producer_snapshots import ProducerSnapshots
 from hightide_broker.storage.recovery import LoadedLog, Recovery, load
-from hightide_broker.storage.segment import (
-    CLEANED,
-    FileSlice,
-    LogConfig,
-    Segment,
-    SegmentDamage,
-)
+from hightide_broker.storage.segment import CLEANED, FileSlice, LogConfig, Segment, SegmentDamage
 from hightide_broker.storage.sync_job import SyncJob
 from hightide_broker.storage.times import Dated
 
@@ -436,20 +430,27 @@ class Log:
         return True
 
     def delete_segments(self, count: int) -> list[str]:
-        """Take the `count` oldest segments out; their files are renamed `.deleted`, and
-        returned."""
+        """Take the `count` oldest segments out, or as many as a full disk has room for to rename;
+        their files are named `.deleted` then, and returned."""
         if count == len(self._segments) and self._segments[-1].size:
             self.roll()
         assert count < len(self._segments), f"{self!r}: deleting {count} segments leaves none"
-        renamed = []
-        for segment in self._segments[:count]:
-            self._forget_indexes(segment)
-            self._disk.rename(segment.path, f"{segment.path}.deleted")
+        renamed: list[str] = []
+        while len(renamed) < count:
+            segment = self._segments[0]
+            try:
+                self._forget_indexes(segment)
+                self._disk.rename(segment.path, f"{segment.path}.deleted")
+            except DiskError as error:
+                if renamed and error.full:
+                    break  # what is gone makes room for the others, the next time
+                raise
+            # At once: a file that has another name is no part of the log, whatever comes next.
+            del self._segments[0]
             renamed.append(f"{segment.path}.deleted")
+            self._names += 1
+            self.advance_log_start(self._segments[0].base_offset)
             self.producer_snapshots.remove(segment.base_offset)
-        del self._segments[:count]
-        self._names += 1
-        self.advance_log_start(self._segments[0].base_offset)
         return renamed
 
     def replace_segment(self, base: int, cleaned: str) -> None:
