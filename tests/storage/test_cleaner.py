@@ -76,7 +76,7 @@ def clean(disk, log, *, dirty_from=0, high_watermark=None, now_ms=NOW_MS, newest
     plan = plan_cleaning(log, dirty_from=dirty_from, dirty_ratio=0.0, **facts)
     if plan is None:
         return dirty_from
-    newest, until = learn_newest(log, plan)
+    newest, plan = learn_newest(log, plan)
     for segment in clean_segments(
         disk,
         log,
@@ -88,7 +88,7 @@ def clean(disk, log, *, dirty_from=0, high_watermark=None, now_ms=NOW_MS, newest
     ):
         log.replace_segment(segment.base, segment.path)
     log.check_invariants()
-    return until
+    return plan.until
 
 
 def fill(log, *pairs, **over):

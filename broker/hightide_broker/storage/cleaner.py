@@ -55,6 +55,11 @@ class CleaningPlan:
     until: int
     """The first offset that is not cleaned."""
 
+    def up_to(self, offset: int) -> CleaningPlan:
+        """The part of it below an offset."""
+        bases = tuple(base for base in self.bases if base < offset)
+        return CleaningPlan(bases, self.dirty_from, offset)
+
 
 @dataclass(frozen=True, slots=True)
 class CleanedSegment:
@@ -102,23 +107,25 @@ def _always() -> bool:
 
 def learn_newest(
     log: Log, plan: CleaningPlan, *, is_wanted: Callable[[], bool] = _always
-) -> tuple[dict[bytes, int], int]:
-    """Key → newest offset over the new part, and where learning stopped (`KEYS_MAX`). Raises
-    `Unwanted` soon after it is not wanted any more."""
+) -> tuple[dict[bytes, int], CleaningPlan]:
+    """Key → newest offset over the new part, and the plan as far as it was learned (`KEYS_MAX`):
+    behind that, a tombstone must not go before what it deletes. Raises `Unwanted` soon after it is
+    not wanted any more."""
     newest: dict[bytes, int] = {}
     for header, batch in log.batches(plan.dirty_from):
         if header.base_offset >= plan.until:
             break
         if len(newest) >= KEYS_MAX:
-            return newest, header.base_offset
+            return newest, plan.up_to(header.base_offset)
         if not is_wanted():
             raise Unwanted
-        if header.is_control:
-            continue
-        columns = open_batch(batch, header)
-        pairs = zip(keys_of(columns), offsets_of(columns, header), strict=True)
-        newest.update({key: offset for key, offset in pairs if key is not None})
-    return newest, plan.until
+        if not header.is_control:
+            columns = open_batch(batch, header)
+            pairs = zip(keys_of(columns), offsets_of(columns, header), strict=True)
+            newest.update({key: offset for key, offset in pairs if key is not None})
+        if header.next_offset >= plan.until:
+            break  # behind it is the segment that the loop appends to: no thread looks there
+    return newest, plan
 
 
 def clean_segments(
@@ -149,14 +156,17 @@ def clean_segments(
         for header, _, batch in segment.batches():
             if not is_wanted():
                 raise Unwanted
-            kept = _clean_batch(
-                header,
-                batch,
-                newest,
-                now_ms=now_ms,
-                delete_retention_ms=delete_retention_ms,
-                keep_empty=header.base_offset in last_batches or header.base_offset in boundaries,
-            )
+            kept: memoryview | bytearray | None = batch
+            at = header.base_offset
+            if at < plan.until:
+                kept = _clean_batch(
+                    header,
+                    batch,
+                    newest,
+                    now_ms=now_ms,
+                    delete_retention_ms=delete_retention_ms,
+                    keep_empty=at in last_batches or at in boundaries,
+                )
             changed = changed or kept is not batch
             if kept is not None:
                 target.append(kept)
@@ -289,4 +299,6 @@ def last_producer_batches(log: Log, until: int) -> set[int]:
             break
         if header.producer_id != NO_PRODUCER_ID:
             last[header.producer_id] = header.base_offset
+        if header.next_offset >= until:
+            break  # as above
     return set(last.values())

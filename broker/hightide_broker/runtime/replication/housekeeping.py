@@ -254,7 +254,7 @@ def _clean(
     is_wanted: Callable[[], bool],
 ) -> tuple[list[CleanedSegment], int]:
     """The worker thread's part: everything but the swap."""
-    newest, until = learn_newest(log_, plan, is_wanted=is_wanted)
+    newest, plan = learn_newest(log_, plan, is_wanted=is_wanted)
     cleaned = clean_segments(
         disk,
         log_,
@@ -265,4 +265,4 @@ def _clean(
         last_batches=last_producer_batches(log_, plan.until),
         is_wanted=is_wanted,
     )
-    return cleaned, until
+    return cleaned, plan.until
