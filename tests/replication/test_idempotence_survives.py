@@ -110,6 +110,46 @@ def test_what_is_known_lies_where_a_segment_begins_also_before_a_gap() -> None:
     assert place.log.producer_snapshots.offsets() == place.log.segment_bases()[1:]
 
 
+def snapshots_missing(place: Place) -> None:
+    """None was written, and of the first segment nothing is left."""
+    for base in place.log.producer_snapshots.offsets():
+        place.log.producer_snapshots.remove(base)
+    place.replica.rebuild_producers(now_ms=NOW_MS)
+    place.log.delete_segments(1)
+    place.replica.rebuild_producers(now_ms=NOW_MS)
+
+
+def test_a_segment_without_a_snapshot_gets_one_before_those_in_front_of_it_go() -> None:
+    place = Place(segment_bytes=200)
+    place.answer(*[sequenced(number, number) for number in range(8)])
+    assert place.log.segment_bases()[1] > 0
+    snapshots_missing(place)
+    assert place.log.producer_snapshots.offsets() == place.log.segment_bases()
+    assert place.replica.producers.check(parse_header(sequenced(7, 7))) is not None
+
+
+async def test_a_roll_whose_batch_finds_no_room_leaves_a_snapshot() -> None:
+    disk, clock = SimDisk(), FakeClock()
+    disk.make_dirs("data")
+    async with crashing_node(disk, settings(), clock) as node, client_of(node) as client:
+        assert (await client.create(configs={"segment.bytes": "1024"})).error is None
+        await client.send(batch(b"a" * 400, producer=FIRST))
+        (replica,) = [each for each in node.replicas if each.tp.topic == "t"]
+        rolled = replica.log.roll
+
+        def roll():
+            base = rolled()
+            disk.capacity = disk.used_bytes()
+            return base
+
+        with planted(replica.log, "roll", roll):
+            while (await client.send(batch(b"b" * 400))).error is None:
+                pass
+        disk.capacity = 1 << 40
+        assert (await client.send(batch(b"b" * 400))).error is None
+        assert replica.log.segment_bases()[1:] == replica.log.producer_snapshots.offsets()
+
+
 def no_room(snapshots: ProducerSnapshots, offset: int, data: bytes) -> None:
     raise DiskError(f"{offset}.snapshot", "replace", "No space left on device", full=True)
 

@@ -161,6 +161,10 @@ class Following:
             found.append_as_follower(batch, header, now_ms=now_ms)
         except UnexpectedAppendOffset as error:
             raise CorruptBatch(str(error)) from error
+        except DiskError:
+            if found.segment_count != segments_before:
+                replica.rolled(found.log_end)
+            raise
         if found.segment_count != segments_before:
             replica.rolled(found.segment_bases()[-1])
         replica.producers.update(header, now_ms=now_ms)

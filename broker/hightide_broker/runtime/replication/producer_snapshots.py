@@ -7,6 +7,7 @@ stop left the log. Source: Kafka's ProducerStateManager.
 from __future__ import annotations
 
 from hightide_broker.core.replication.producers import Producers, SnapshotDamaged
+from hightide_broker.ports import DiskError
 from hightide_broker.storage.log import Log
 
 
@@ -21,12 +22,25 @@ def keep_all(producers: Producers, log: Log) -> None:
 
 def rebuild(producers: Producers, log: Log, *, now_ms: int) -> None:
     """The newest good snapshot, then the batches after it; also those that are there still, though
-    nobody may read them any more. Raises `DiskError`, `SegmentDamage`."""
+    nobody may read them any more. A segment whose snapshot is missing gets one: once those before
+    it are deleted, nothing else tells of their producers. Raises `DiskError`, `SegmentDamage`."""
     producers.clear()
     start = _restore(producers, log)
+    missing = {base for base in log.segment_bases() if base > start}
     if start < log.log_end:
         for header in log.headers(start):
+            if header.base_offset in missing:
+                _keep(producers, log, header.base_offset)
             producers.update(header, now_ms=now_ms)
+
+
+def _keep(producers: Producers, log: Log, offset: int) -> None:
+    """Write a snapshot, if there is room: without it the next start replays more."""
+    try:
+        log.producer_snapshots.write(offset, producers.snapshot())
+    except DiskError as error:
+        if not error.full:
+            raise
 
 
 def _restore(producers: Producers, log: Log) -> int:

@@ -323,6 +323,8 @@ class Replica:
                 batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms
             )
         except DiskError as error:
+            if log.segment_count != segments_before:
+                self.rolled(log.log_end)  # the next batch finds the segment there, and rolls none
             raise self._storage_refusal(error) from error
         self.troubles.has_room(self.tp)
         self.traffic.in_records += header.record_count
