@@ -7,6 +7,8 @@ random calls go to both at once, and all that can be seen of them is compared.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 
 import pytest
@@ -402,3 +404,21 @@ async def test_the_same_calls_have_the_same_outcome_on_both_disks(tmp_path, seed
         if isinstance(on_real, tuple):
             refusals.add(on_real[0])
     assert len(refusals) >= 3, refusals
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ENOMEM, errno.ESTALE])
+def test_a_disk_that_fails_does_not_say_that_a_file_is_not_there(tmp_path, monkeypatch, number):
+    """A checkpoint that cannot be looked at is not a node that never had one."""
+
+    def stat(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(DiskError, match=os.strerror(number)):
+        RealDisk().exists(str(tmp_path / "a"))
+
+
+def test_where_a_file_cannot_be_it_is_not(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    places = ["none", "none/a", "file/a", "n" * 300]
+    assert not any(RealDisk().exists(str(tmp_path / place)) for place in places)

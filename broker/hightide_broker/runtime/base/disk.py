@@ -44,6 +44,8 @@ OPEN_FILES_MAX = 4096
 MODE = 0o600
 """Of files: records, and what is kept of passwords, are for their owner alone."""
 LOCK_TRIES, LOCK_PAUSE_S = 20, 0.005
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""What a look for a file meets that no file is behind; a disk that fails proves nothing."""
 REWRITE_BYTES = 1 << 20
 
 
@@ -338,9 +340,9 @@ class RealDisk:
         try:
             os.stat(path)
         except OSError as error:
-            if isinstance(error, PermissionError):  # it may be there
-                raise DiskError(path, "look", str(error.strerror)) from error
-            return False
+            if error.errno in NOT_THERE:
+                return False
+            raise DiskError(path, "look", str(error.strerror)) from error  # it may be there
         return True
 
     def list(self, path: str) -> list[str]:
