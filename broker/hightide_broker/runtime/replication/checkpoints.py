@@ -137,6 +137,11 @@ class Checkpoints:
         for file in self._files:
             file.change_now(lambda known: {each: at for each, at in known.items() if each in keys})
 
+    def forget_cleaned(self, key: TopicPartition) -> None:
+        """Its log ends below what was compacted: what comes there instead was not, and must not
+        count as compacted once the log has grown past it. Raises `DiskError`."""
+        self._cleaned.forget(key)
+
     def lower_offsets(self, key: TopicPartition, offset: int) -> None:
         """A log is about to be cut at `offset`: nothing above may be taken for durable, for deleted
         or for compacted, whatever comes there, and that is kept before the cut. Raises

@@ -156,6 +156,8 @@ class LogLoader:
         if opened.log_end < self._checkpoints.high_watermarks.get(key, 0):
             # It was not held to that, and the next process must not hold it to that either.
             self._checkpoints.lower_offsets(key, opened.log_end)
+        if opened.log_end < self._checkpoints.cleaner_offsets.get(key, 0):
+            self._checkpoints.forget_cleaned(key)
         if not self._clean or opened.recovery.cut or opened.recovery.rebuilt:
             told = topic.name, number, opened.recovery
             log.info("%s-%d: recovered, %s", *told, extra={"event": "log_loader.recovered"})
