@@ -355,7 +355,7 @@ class Replica:
         try:
             self.keep_producers(base)
         except DiskError as error:
-            # A missing snapshot costs a longer replay, nothing else.
+            # A missing snapshot costs a longer replay; the next start writes it.
             if not error.full:
                 self.go_offline(str(error))
             return False
