@@ -161,12 +161,9 @@ class Following:
             found.append_as_follower(batch, header, now_ms=now_ms)
         except UnexpectedAppendOffset as error:
             raise CorruptBatch(str(error)) from error
-        except DiskError:
+        finally:
             if found.segment_count != segments_before:
-                replica.rolled(found.log_end)
-            raise
-        if found.segment_count != segments_before:
-            replica.rolled(found.segment_bases()[-1])
+                replica.rolled(found.segment_bases()[-1])
         replica.producers.update(header, now_ms=now_ms)
         replica.troubles.has_room(replica.tp)
         replica.traffic.replicated_in += len(batch)

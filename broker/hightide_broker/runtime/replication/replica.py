@@ -17,6 +17,7 @@ import trio
 from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.messages import FetchPartition, FetchRequest
+from hightide.protocol.records import BatchHeader
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.cluster.features import NO_LEVELS
 from hightide_broker.core.cluster.image import NO_LEADER, PartitionState
@@ -317,21 +318,13 @@ class Replica:
             batch, header, facts, self.config, now_ms=now_ms, inflated_max=self._inflated_max
         )
         append_time = now_ms if self.config.append_time else -1
-        segments_before = log.segment_count
         try:
-            stored = log.append_as_leader(
-                batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms
-            )
+            stored = self._write(batch, header, now_ms)
         except DiskError as error:
-            if log.segment_count != segments_before:
-                self.rolled(log.log_end)  # the next batch finds the segment there, and rolls none
             raise self._storage_refusal(error) from error
         self.troubles.has_room(self.tp)
         self.traffic.in_records += header.record_count
         self.traffic.in_bytes += len(batch)
-        if log.segment_count != segments_before:
-            # Before this batch is taken in: the snapshot says what lies below it, and no more.
-            self.rolled(stored.base_offset)
         self.producers.update(stored, now_ms=now_ms)
         begins_epoch = stored.base_offset == leader.epoch_start
         self.needs_sync = self.needs_sync or self.config.synced or begins_epoch
@@ -339,6 +332,20 @@ class Replica:
         self.committed.advance(leader.on_append(log.log_end, self._now()))
         self.tell(self)
         return Appended(stored.base_offset, stored.next_offset, append_time)
+
+    def _write(
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int
+    ) -> BatchHeader:
+        """Append to the log; raises `DiskError`. A segment that begins here has its snapshot before
+        the batch is taken in, and also if that finds no room: the next batch rolls none."""
+        segments_before = self.log.segment_count
+        try:
+            return self.log.append_as_leader(
+                batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms
+            )
+        finally:
+            if self.log.segment_count != segments_before:
+                self.rolled(self.log.segment_bases()[-1])
 
     def roll(self) -> bool:
         """Close the active segment; whether the producers are kept. Raises `DiskError`."""
