@@ -25,7 +25,6 @@ from hightide_broker.runtime.base.system import open_files
 from hightide_broker.runtime.metrics.health import STATES, state_of
 from hightide_broker.runtime.metrics.node import Node
 from hightide_broker.runtime.metrics.page import Measured, counter, each, gauge, histogram, one
-from hightide_broker.runtime.quorum.described import as_led
 from hightide_broker.runtime.server.routes import VERSION
 
 
@@ -95,7 +94,7 @@ def about_the_quorum(node: Node) -> Iterator[Measured]:
     help_ = "How old the latest snapshot of the metadata is here; left out while there is none."
     yield Measured(gauge("snapshot_age_seconds", help_), _snapshot_age(node))
     lags = gauge("quorum_replica_lag_records", "How far a voter is behind the leader.", "replica")
-    told = as_led(core, node.cluster_id).voters if core.is_leader else []
+    told = core.describe(trio.current_time())[0] if core.is_leader else []
     yield each(lags, {str(voter.id): voter.lag for voter in told if voter.lag >= 0})
 
 
