@@ -15,6 +15,7 @@ from brokers import settings as config_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from test_metrics_told import JOIN
 from tries import tries
 
 from hightide import HightideError
@@ -92,16 +93,9 @@ async def commit(place, topic):
 
 
 async def join(place, _):
-    join = g.JoinGroupRequest(
-        group="g",
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-        client_id="c",
-        protocols=[g.Protocol(name="range", metadata=b"")],
-    )
     await place.client.call(g.FindCoordinatorRequest(group="g"))
-    told = await place.client.call(join)
-    told = await place.client.call(replace(join, member_id=told.member_id))
+    told = await place.client.call(JOIN)
+    told = await place.client.call(replace(JOIN, member_id=told.member_id))
     gone = g.LeaveGroupRequest(
         group="g", members=[g.LeavingMember(reason="done", member_id=told.member_id)]
     )

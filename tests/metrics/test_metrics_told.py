@@ -26,6 +26,13 @@ from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.trace import events as e
 
 HALF_A_MINUTE_MS = 30_000
+JOIN = g.JoinGroupRequest(
+    group="g",
+    session_timeout_ms=10_000,
+    rebalance_timeout_ms=10_000,
+    client_id="c",
+    protocols=[g.Protocol(name="range", metadata=b"")],
+)
 
 
 async def committed(client, group, offset, topic="t"):
@@ -200,15 +207,8 @@ async def test_who_waits_is_counted_by_what_for():
         assert [before["waiting_requests", kind] for kind in WAITING] == [0] * len(WAITING)
         part = m.FetchPartition(topic="t", partition=0, fetch_offset=0)
         await reader.connection.begin(m.FetchRequest(max_wait_ms=60_000, partitions=[part]))
-        join = g.JoinGroupRequest(
-            group="g",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            client_id="c",
-            protocols=[g.Protocol(name="range", metadata=b"")],
-        )
-        told = await member.call(join)
-        await member.connection.begin(msgspec.structs.replace(join, member_id=told.member_id))
+        told = await member.call(JOIN)
+        await member.connection.begin(msgspec.structs.replace(JOIN, member_id=told.member_id))
         await quiet()
         found = await samples(node)
         now = {kind: found["waiting_requests", kind] for kind in WAITING}
