@@ -11,7 +11,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.records import iter_batches
 from hightide_broker.kafka.converted import CONVERTED_BYTES_MAX, Conversions, converted
 from hightide_broker.runtime.base.call import Reply
-from hightide_broker.storage.segment import FileSlice
+from hightide_broker.storage.file_slice import FileSlice
 
 
 class File:

@@ -367,7 +367,7 @@ def test_a_read_serves_what_lies_before_the_damage_and_then_names_it():
 def test_a_read_refuses_a_header_that_cannot_be_in_its_place(position):
     disk = SimDisk()
     log = create(disk)
-    fill(log, 1)
+    fill(log, 2)
     disk.corrupt(path_of(0), position, bit=7)
     with pytest.raises(SegmentDamage):
         log.read(0, max_bytes=10_000)

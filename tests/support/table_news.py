@@ -23,7 +23,7 @@ from hightide_broker.runtime.replication.following import Following, owes_sync, 
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.server.fetch_handler import FetchHandler, ParkedFetch
 from hightide_broker.simulation.stepped_cluster import TOPIC, TOPIC_ID, Broker, Table, name_of
-from hightide_broker.storage.segment import FileSlice
+from hightide_broker.storage.file_slice import FileSlice
 
 
 class Unable(Exception):

@@ -21,7 +21,7 @@ from hightide.protocol.errors import CorruptBatch, ErrorCode
 from hightide.protocol.records import BatchHeader, Buffer, iter_batches
 from hightide_broker.runtime.base.call import Later, Reply
 from hightide_broker.runtime.base.slices import in_slices
-from hightide_broker.storage.segment import FileSlice
+from hightide_broker.storage.file_slice import FileSlice
 
 KEPT_BYTES_MAX = 32 << 20
 """Converted batches that are kept, over all partitions."""

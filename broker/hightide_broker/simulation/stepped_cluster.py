@@ -43,8 +43,8 @@ from hightide_broker.runtime.replication.replica_events import followed, led
 from hightide_broker.runtime.server.fetch_handler import FetchHandler
 from hightide_broker.runtime.server.record_handlers import require_watermark
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.storage.file_slice import FileSlice
 from hightide_broker.storage.log import Log
-from hightide_broker.storage.segment import FileSlice
 from hightide_broker.trace.events import Event
 
 CONTROLLER = 0

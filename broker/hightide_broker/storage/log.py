@@ -24,10 +24,11 @@ from hightide_broker.storage.checkpoint import (
     write_partition_metadata,
 )
 from hightide_broker.storage.epochs import EpochCache
+from hightide_broker.storage.file_slice import FileSlice
 from hightide_broker.storage.indexing import load_trusted, rebuild_indexes
 from hightide_broker.storage.producer_snapshots import ProducerSnapshots
 from hightide_broker.storage.recovery import LoadedLog, Recovery, load
-from hightide_broker.storage.segment import CLEANED, FileSlice, LogConfig, Segment, SegmentDamage
+from hightide_broker.storage.segment import CLEANED, LogConfig, Segment, SegmentDamage
 from hightide_broker.storage.sync_job import SyncJob
 from hightide_broker.storage.times import Dated
 
@@ -108,9 +109,8 @@ class Log:
         if found is None:
             write_partition_metadata(disk, directory, topic_id)
         elif found != topic_id:
-            raise MalformedCheckpoint(
-                f"{directory} belongs to topic id {found}, expected {topic_id}"
-            )
+            why = f"{directory} belongs to topic id {found}, expected {topic_id}"
+            raise MalformedCheckpoint(why)
         epochs: EpochCache | None
         try:
             epochs = EpochCache.load(disk, f"{directory}/{LEADER_EPOCHS}")
@@ -163,10 +163,9 @@ class Log:
     def last_epoch(self) -> int:
         """The epoch of the last record, or of the last one that was deleted where none is left; -1
         if that is not known."""
-        is_empty = self.log_start == self.log_end
-        return (
-            self.epochs.latest_epoch if is_empty else self.epochs.epoch_for_offset(self.log_end - 1)
-        )
+        if self.log_start == self.log_end:
+            return self.epochs.latest_epoch
+        return self.epochs.epoch_for_offset(self.log_end - 1)
 
     @property
     def cut_count(self) -> int:
@@ -196,7 +195,12 @@ class Log:
         stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch)
         stored = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
         self._append(batch, stored, now_ms)
+        self._segments[-1].keep_tail(batch, stored)
         return stored
+
+    def forget_tail(self) -> None:
+        """Read the last batch from the disk from here on."""
+        self._segments[-1].forget_tail()
 
     def append_as_follower(self, batch: Buffer, header: BatchHeader, *, now_ms: int) -> None:
         """Write a batch as the leader stored it; gaps are fine, overlaps are not.
@@ -204,9 +208,8 @@ class Log:
         Raises `UnexpectedAppendOffset` or `DiskError`.
         """
         if header.base_offset < self.log_end:
-            raise UnexpectedAppendOffset(
-                f"batch {header.base_offset}..{header.last_offset}, the log ends at {self.log_end}"
-            )
+            told = f"batch {header.base_offset}..{header.last_offset}"
+            raise UnexpectedAppendOffset(f"{told}, the log ends at {self.log_end}")
         self._append(batch, header, now_ms)
 
     def _append(self, batch: Buffer, header: BatchHeader, now_ms: int) -> None:
@@ -225,8 +228,7 @@ class Log:
 
         Nothing happens if the active segment is empty and begins there already.
         """
-        base = self.log_end
-        active = self._segments[-1]
+        base, active = self.log_end, self._segments[-1]
         if active.base_offset == base:
             assert active.size == 0, f"{self!r}: roll at {base}, where a segment with data begins"
             return base
@@ -296,10 +298,8 @@ class Log:
         None if there is nothing (yet). Raises `OffsetOutOfRange` or `SegmentDamage`.
         """
         if offset < self.log_start or offset > self.log_end:
-            raise OffsetOutOfRange(
-                f"offset {offset} is outside the log, "
-                f"which holds {self.log_start} to {self.log_end}"
-            )
+            holds = f"which holds {self.log_start} to {self.log_end}"
+            raise OffsetOutOfRange(f"offset {offset} is outside the log, {holds}")
         limit = self.log_end if limit_offset is None else min(limit_offset, self.log_end)
         if offset >= limit:
             return None
@@ -364,8 +364,7 @@ class Log:
     # -- cutting ---------------------------------------------------------------------------------
 
     def end_after_cut(self, offset: int) -> int:
-        """Where the log would end after `truncate_to(offset)`: before the batch that contains
-        it."""
+        """Where the log would end after `truncate_to(offset)`: before the batch that has it."""
         if offset >= self.log_end:
             return self.log_end
         if offset < self._segments[0].base_offset:

@@ -6,9 +6,9 @@ it does not know the other segments, epochs or watermarks (`log.py` does).
 Invariants: batches lie one after the other, offsets rise and start at or above `base_offset`,
 epochs do not fall; an index entry names the last offset of a batch and where that batch begins;
 `size` is the end of the last whole batch. Every read checks what it is about to serve: header, CRC,
-place. The CRC covers neither base offset nor epoch, so a gap in the offsets, which compaction
-leaves, is believed only if what follows agrees with it. Source: Kafka's LogSegment, OffsetIndex,
-TimeIndex.
+place; a small batch that followers wait for is served from memory, as it was when it came. The CRC
+covers neither base offset nor epoch, so a gap in the offsets, which compaction leaves, is believed
+only if what follows agrees with it. Source: Kafka's LogSegment, OffsetIndex, TimeIndex.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import (
@@ -29,7 +28,8 @@ from hightide.protocol.records import (
     iter_batches,
     parse_header,
 )
-from hightide_broker.ports import Disk, DiskFile
+from hightide_broker.ports import Disk
+from hightide_broker.storage.file_slice import FileSlice, Tail
 from hightide_broker.storage.segment_indexes import NO_TIMESTAMP, SegmentIndexes
 from hightide_broker.storage.times import Dated
 
@@ -52,28 +52,6 @@ class LogConfig:
     segment_ms: int = 7 * 24 * 3600 * 1000
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
-
-
-class FileSlice(NamedTuple):
-    """Checked batches, as a range of a file: sent by `sendfile` or read when they are needed."""
-
-    file: DiskFile
-    position: int
-    size: int
-    next_offset: int
-    """The offset after the last batch of the slice."""
-    has_rows: bool = False
-    """Whether any of them is one of Kafka's rows."""
-    has_columns: bool = True
-    """Whether any of them may be one of columns."""
-    batch_count: int = 1
-
-    def read(self) -> bytes:
-        """The bytes of the slice. Raises `DiskError`, and `OSError` if the file became shorter."""
-        data = self.file.read(self.position, self.size)
-        if len(data) != self.size:
-            raise OSError(f"{self.file.path} shrank while it was being read")
-        return data
 
 
 class SegmentDamage(Exception):
@@ -121,6 +99,7 @@ class Segment:
         self.end_offset = base_offset
         """The offset after the last batch; `recovery.py` sets it for files that are there."""
         self._hints: OrderedDict[int, int] = OrderedDict()
+        self._tail: Tail | None = None
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset} size={self.size}>"
@@ -151,10 +130,20 @@ class Segment:
         self.note(header, position)
         self.size = position + len(batch)
         self.end_offset = header.next_offset
+        self._tail = None
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Index a batch that lies at `position`, behind all that were noted before."""
         self.indexes.note(header, position, interval_bytes=self.config.index_interval_bytes)
+
+    def keep_tail(self, batch: Buffer, header: BatchHeader) -> None:
+        """Read the batch that was just appended from memory, if it is small, until the next one
+        comes or it is cut away or forgotten."""
+        self._tail = Tail.of(batch, header, self.file, self.size - len(batch))
+
+    def forget_tail(self) -> None:
+        """Read it from the disk."""
+        self._tail = None
 
     # -- finding and reading ---------------------------------------------------------------------
 
@@ -244,6 +233,9 @@ class Segment:
         `READ_BATCHES_MAX`. None if no batch fits. Raises `SegmentDamage`; the batches before the
         damage are served first.
         """
+        if self._tail is not None and self._tail.holds(offset):
+            self._remember(self.end_offset, self.size)
+            return self._tail.within(max_bytes, limit_offset, at_least_one=at_least_one)
         found = self.locate(offset)
         if found is None:
             return None
@@ -391,6 +383,7 @@ class Segment:
         if found is None:
             return
         position = found[1]
+        self._tail = None
         self.file.truncate(position)
         self.size = position
         self._hints.clear()

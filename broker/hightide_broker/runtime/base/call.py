@@ -13,7 +13,7 @@ from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
 from hightide_broker.runtime.base.agenda import Act
 from hightide_broker.runtime.base.measures import Course
-from hightide_broker.storage.segment import FileSlice
+from hightide_broker.storage.file_slice import FileSlice
 
 M_co = TypeVar("M_co", bound=Message, covariant=True)
 
@@ -77,7 +77,7 @@ class Call(Generic[M_co]):
     def begun(self) -> Call[M_co]:
         """The same call, once what came with it has been used: records are stored by then, and a
         request that waits for others to store them, too, would keep them in memory."""
-        return replace(self, attachments=())
+        return Call(self.request, (), self.peer, self.client_id, self.at, self.facts, self.course)
 
 
 class Reply(NamedTuple):

@@ -41,8 +41,9 @@ from hightide_broker.ports import Disk, DiskError, NodeMustStop
 from hightide_broker.runtime.quorum.batches import MetadataBatch, read_batches
 from hightide_broker.storage.aside import has_records
 from hightide_broker.storage.checkpoint import PARTITION_METADATA
+from hightide_broker.storage.file_slice import FileSlice
 from hightide_broker.storage.log import Log, UnexpectedAppendOffset
-from hightide_broker.storage.segment import FileSlice, LogConfig
+from hightide_broker.storage.segment import LogConfig
 from hightide_broker.storage.snapshots import (
     SnapshotDamaged,
     SnapshotWriter,

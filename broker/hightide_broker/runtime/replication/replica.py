@@ -35,8 +35,9 @@ from hightide_broker.runtime.replication.leadership import Leadership, moved
 from hightide_broker.runtime.replication.log_loader import log_config
 from hightide_broker.runtime.replication.traffic import Traffic
 from hightide_broker.runtime.replication.troubles import Troubles, advice
+from hightide_broker.storage.file_slice import FileSlice
 from hightide_broker.storage.log import Log, OffsetOutOfRange
-from hightide_broker.storage.segment import FileSlice, SegmentDamage
+from hightide_broker.storage.segment import SegmentDamage
 from hightide_broker.storage.sync_job import SyncJob
 
 T = TypeVar("T")
@@ -94,8 +95,7 @@ class Replica:
         self.leader_epoch = -1
         self.producers = Producers()
         self.synced_as = "data"
-        self.needs_sync = False
-        self.syncing = False
+        self.needs_sync = self.syncing = False
         self.log_is_missing = log is None
         self.troubles = troubles or Troubles()
         self.traffic = Traffic()
@@ -203,7 +203,7 @@ class Replica:
         """Time passed, or brokers came and went: the watermark may have moved."""
         leadership, log = self.leadership, self._log
         if leadership is not None and log is not None:
-            self.committed.advance(leadership.leader.advance(self._now()))
+            self._commit(leadership.leader.advance(self._now()))
             leadership.advance_deleted(log.log_start)
             self.tell(self)
 
@@ -267,10 +267,8 @@ class Replica:
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             older = current_leader_epoch < self.leader_epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
-            raise Refused(
-                code,
-                f"{self.name}: leader epoch {current_leader_epoch}, here it is {self.leader_epoch}",
-            )
+            why = f"leader epoch {current_leader_epoch}, here it is {self.leader_epoch}"
+            raise Refused(code, f"{self.name}: {why}")
 
     def require_leader(self, current_leader_epoch: int = -1) -> Leader:
         """The leader's state; raises `Refused`."""
@@ -281,9 +279,8 @@ class Replica:
         as in Kafka."""
         self.check_epoch(current_leader_epoch)
         if self.leadership is None:
-            raise Refused(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.name}"
-            )
+            why = f"this broker does not lead {self.name}"
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
         return self.leadership
 
     # -- writing ---------------------------------------------------------------------------------
@@ -304,8 +301,7 @@ class Replica:
     ) -> Appended:
         """Store a producer's batch; one stretch without an await. `facts`: what `looking_at` found
         in it, if somebody did. `feature_levels`: what all brokers can read. Raises `Refused`."""
-        log = self.log
-        leadership = self.require_leadership()
+        log, leadership = self.log, self.require_leadership()
         leader = leadership.leader
         if acks_all:
             leader.refuse_if_too_few()
@@ -329,7 +325,7 @@ class Replica:
         begins_epoch = stored.base_offset == leader.epoch_start
         self.needs_sync = self.needs_sync or self.config.synced or begins_epoch
         leadership.appended.advance(log.log_end)
-        self.committed.advance(leader.on_append(log.log_end, self._now()))
+        self._commit(leader.on_append(log.log_end, self._now()))
         self.tell(self)
         return Appended(stored.base_offset, stored.next_offset, append_time)
 
@@ -386,18 +382,22 @@ class Replica:
         """A follower fetched from an offset, and its log agrees with this one up to there."""
         leadership = self.leadership
         assert leadership is not None, f"{self!r} does not lead"
-        self.committed.advance(
-            leadership.leader.on_fetch(
-                request.replica_id,
-                part.fetch_offset,
-                self._now(),
-                log_start=part.log_start_offset,
-                broker_epoch=request.replica_epoch,
-                contact=contact,
-            )
+        watermark = leadership.leader.on_fetch(
+            request.replica_id,
+            part.fetch_offset,
+            self._now(),
+            log_start=part.log_start_offset,
+            broker_epoch=request.replica_epoch,
+            contact=contact,
         )
+        self._commit(watermark)
         leadership.advance_deleted(self.log.log_start)
         self.tell(self)
+
+    def _commit(self, watermark: int) -> None:
+        """So far everybody in sync has it: who reads it from here on need not hurry."""
+        if self.committed.advance(watermark) and watermark == self.log.log_end:
+            self.log.forget_tail()
 
     def lower_watermark(self, log_end: int) -> None:
         """The log was cut: nothing above its end is committed, whatever was heard before."""
@@ -423,7 +423,7 @@ class Replica:
             return
         synced_end = self._log.finish_sync(job)
         if self.leader is not None:
-            self.committed.advance(self.leader.on_synced(synced_end, self._now()))
+            self._commit(self.leader.on_synced(synced_end, self._now()))
         if self.synced_wake is not None and synced_end == self._log.log_end:
             self.synced_wake.set()
             self.synced_wake = None

@@ -18,7 +18,7 @@ from hightide_broker.runtime.base.call import CloseConnection
 from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.runtime.server.terms import Terms
 from hightide_broker.runtime.server.tongue import Parts, Ticket, size_of
-from hightide_broker.storage.segment import FileSlice
+from hightide_broker.storage.file_slice import FileSlice
 
 SENDFILE_BYTES_MIN = 32 << 10
 """Below this, reading is cheaper than `sendfile`."""
@@ -73,14 +73,16 @@ class Answers:
     ) -> Callable[[], Awaitable[None]] | None:
         """Send an answer that parts are `attached` to: now, but for one that tells so much that
         others have their turn meanwhile, which is returned as work for a task."""
+        has_failed = True
         frame: Parts | None = None
-        with ExitStack() as failing:
-            failing.callback(self.close, attached)
-            try:
-                next(framing)
-            except StopIteration as done:
-                frame = done.value
-            failing.pop_all()
+        try:
+            next(framing)
+            has_failed = False
+        except StopIteration as done:
+            frame, has_failed = done.value, False
+        finally:
+            if has_failed:
+                self.close(attached)
         if frame is None:
             return partial(self._frame_rest, ticket, framing, sent, attached)
         self.answer(ticket, frame, sent)
