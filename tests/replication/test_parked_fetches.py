@@ -8,12 +8,12 @@ simulated disk, fetches made by hand, and a clock that moves only when a test mo
 from functools import partial
 
 import pytest
-from leaderkit import EPOCH, ME, THREE, TWO, Here, part, question, remotes_of, settled
+from leaderkit import EPOCH, ME, THREE, TWO, Here, broker_epoch, part, question, remotes_of, settled
 from replicakit import write
 
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import ChangePartition, RemoveTopic
-from hightide_broker.runtime.server.fetch_handler import ParkedFetch
+from hightide_broker.runtime.server.fetch_handler import WATERMARK_WAIT_S, ParkedFetch
 
 NOT_LEADER = "NOT_LEADER_OR_FOLLOWER"
 FENCED = "FENCED_LEADER_EPOCH"
@@ -54,7 +54,7 @@ async def test_a_new_watermark_wakes_the_follower_that_says_which_one_it_knows(m
     knows = await here.park(nursery, question(part(4, high_watermark=3)))
     does_not_care = await here.park(nursery, question(part(4, high_watermark=-1)))
     here.fetch_one(4, by=THREE)
-    await settled()
+    await a_moment(mock_clock)
     assert (knows.only.offsets, knows.only.result.high_watermark) == ([], 4)
     assert does_not_care.is_waiting
     here.append()
@@ -62,12 +62,60 @@ async def test_a_new_watermark_wakes_the_follower_that_says_which_one_it_knows(m
     assert does_not_care.only.offsets == [4]
 
 
-async def test_a_watermark_that_a_follower_does_not_know_is_told_at_once():
+async def a_moment(mock_clock):
+    """As long as a watermark waits for records at the most."""
+    await settled()
+    mock_clock.jump(2 * WATERMARK_WAIT_S)
+    await settled()
+
+
+async def test_a_watermark_that_a_follower_does_not_know_is_told_in_a_moment(mock_clock, nursery):
     here, _ = await leading()
-    answer = here.fetch(question(part(3, high_watermark=2)))
-    assert answer["jade", 0].result.high_watermark == 3
+    parked = await here.park(nursery, question(part(3, high_watermark=2)))
+    mock_clock.jump(0.9 * WATERMARK_WAIT_S)
+    await settled()
+    assert parked.is_waiting
+    await a_moment(mock_clock)
+    assert (parked.only.offsets, parked.only.result.high_watermark) == ([], 3)
     assert isinstance(here.fetch(question(part(3, high_watermark=3))), ParkedFetch)
     assert isinstance(here.fetch(question(part(3, high_watermark=-1))), ParkedFetch)
+
+
+async def test_where_consumers_may_read_a_watermark_is_told_at_once(mock_clock, nursery):
+    here, _ = await leading()
+    here.register(TWO, broker_epoch(TWO), rack="r2")
+    await here.apply()
+    answer = here.fetch(question(part(3, high_watermark=2)))
+    assert answer["jade", 0].result.high_watermark == 3
+    here.append()
+    parked = await here.park(nursery, question(part(4, high_watermark=3)))
+    here.fetch_one(4, by=THREE)
+    await settled()
+    assert (parked.only.offsets, parked.only.result.high_watermark) == ([], 4)
+
+
+async def test_a_watermark_goes_with_the_records_that_come_meanwhile(mock_clock, nursery):
+    here = await many(3)
+    parts = [same(0, high_watermark=2), same(1), same(2)]
+    for number in range(3):
+        here.fetch_one(3, partition=number)
+    parked = await here.park(nursery, question(*parts))
+    here.append(partition=1)
+    await settled()
+    assert {number: each.offsets for (_, number), each in parked.answer.items()} == {0: [], 1: [3]}
+    assert parked.answer["jade", 0].result.high_watermark == 3
+    await a_moment(mock_clock)  # nothing is left that would answer it again
+
+
+async def test_all_watermarks_of_a_moment_are_told_together(mock_clock, nursery):
+    here = await many(3)
+    for number in range(3):
+        here.append(partition=number)
+        here.fetch_one(4, by=THREE, partition=number)
+    parked = await here.park(nursery, question(*(same(number, 4) for number in range(3))))
+    assert parked.is_waiting, "its own arrival has moved all of them"
+    await a_moment(mock_clock)
+    assert [each.result.high_watermark for each in parked.answer.values()] == [4, 4, 4]
 
 
 async def test_a_follower_hears_of_deleted_records_at_once(mock_clock, nursery):

@@ -257,11 +257,16 @@ class Here:
         for change in changes:
             self.image.replay(change, self.image.offset)
 
-    def register(self, broker: int, epoch: int) -> None:
+    def register(self, broker: int, epoch: int, *, rack: str = "") -> None:
         """A new process of a broker; it serves."""
         self.replay(
             RegisterBroker(
-                broker=broker, incarnation=f"{epoch}", host="nowhere", port=1, broker_epoch=epoch
+                broker=broker,
+                incarnation=f"{epoch}",
+                host="nowhere",
+                port=1,
+                rack=rack,
+                broker_epoch=epoch,
             ),
             UnfenceBroker(broker=broker, broker_epoch=epoch),
         )

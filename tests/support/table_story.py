@@ -25,6 +25,7 @@ from hightide_broker.core.replication.text import Held, show_answer, show_step
 from hightide_broker.runtime.base.call import Reply
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.replication.replica import Replica
+from hightide_broker.runtime.server.fetch_handler import WATERMARK_WAIT_S
 from hightide_broker.simulation.stepped_cluster import name_of
 
 PARK_MS = 500
@@ -319,7 +320,7 @@ class TableStory:
                     step, *rest = each.split()
                     getattr(self, step)(*rest)
                     self.check_invariants()
-                await trio.testing.wait_all_tasks_blocked()
+                await trio.sleep(3 * WATERMARK_WAIT_S)
                 answered = "waits no longer" if question.answer else "waits until its time is up"
                 await trio.sleep(PARK_MS / 1000 + 1)
                 nursery.cancel_scope.cancel()

@@ -91,11 +91,16 @@ def is_named(
     return in_session and (leader is None or request.replica_id not in leader.isr)
 
 
-def completes(request: m.FetchRequest, part: m.FetchPartition, result: m.FetchResult) -> bool:
-    """Whether an answer is sent for the sake of this result, whatever its size."""
+def completes(
+    request: m.FetchRequest, part: m.FetchPartition, result: m.FetchResult, *, can_wait: bool
+) -> bool:
+    """Whether an answer is sent for the sake of this result, whatever its size. `can_wait`: a
+    watermark waits for records to go with."""
     if result.diverging_epoch is not None or result.preferred_read_replica >= 0:
         return True
-    return request.replica_id >= 0 and is_awaited(part, result)
+    if request.replica_id < 0:
+        return False
+    return tells_deletions(part, result) or (not can_wait and tells_commits(part, result))
 
 
 def enough(request: m.FetchRequest) -> int:
@@ -113,9 +118,11 @@ def is_news(part: m.FetchPartition, result: m.FetchResult) -> bool:
     )
 
 
-def is_awaited(part: m.FetchPartition, result: m.FetchResult) -> bool:
-    """Whether somebody waits for a follower to learn this: of commits, or of deletions."""
-    return (
-        0 <= part.high_watermark < result.high_watermark
-        or 0 <= part.log_start_offset < result.log_start_offset
-    )
+def tells_commits(part: m.FetchPartition, result: m.FetchResult) -> bool:
+    """Whether a follower that says which watermark it knows hears of a higher one."""
+    return 0 <= part.high_watermark < result.high_watermark
+
+
+def tells_deletions(part: m.FetchPartition, result: m.FetchResult) -> bool:
+    """Whether a follower hears of a later log start, which somebody may be waiting for."""
+    return 0 <= part.log_start_offset < result.log_start_offset

@@ -4,9 +4,12 @@ checks.
 A follower's fetch is also its acknowledgement, and counts once, when it arrives and has been found
 to agree with this log; looking again after a wait changes nothing. A fetch waits where there is
 nothing to say, and is woken by exactly what it waits for: a consumer by the high watermark, a
-follower by the log end, and by a watermark that it does not know yet (KIP-1166). Its answer names
-only partitions that have news; a consumer's names all. What a follower keeps in a session is in
-`fetch_sessions.py`, and is looked at here all the same.
+follower by the log end. A watermark that a follower does not know yet waits a moment for records to
+go with (`WATERMARK_WAIT_S`), unless consumers may read there: an answer of its own for each commit,
+and the fetch after it, would be half of what a leader does for a record, just when the next one
+comes (Kafka's KAFKA-9731). A follower's answer names only partitions that have news; a consumer's
+names all. What a follower keeps in a session is in `fetch_sessions.py`, and is looked at here all
+the same.
 """
 
 from __future__ import annotations
@@ -34,12 +37,13 @@ from hightide_broker.core.replication.fetches import (
     nearer,
 )
 from hightide_broker.core.replication.leader import Contact
-from hightide_broker.runtime.base.agenda import Agenda
+from hightide_broker.runtime.base.agenda import Agenda, Entry
 from hightide_broker.runtime.base.call import Asker, Reply
 from hightide_broker.runtime.base.watermark import Callback, Watermark
 from hightide_broker.runtime.replication.following import own_log
 from hightide_broker.runtime.replication.replica import Replica
-from hightide_broker.storage.segment import READ_BATCHES_MAX, FileSlice
+from hightide_broker.storage.file_slice import FileSlice
+from hightide_broker.storage.segment import READ_BATCHES_MAX
 
 FETCH_WAIT_MS_MAX = 60_000
 """The longest a fetch is parked, whatever it asks for."""
@@ -47,6 +51,10 @@ FETCH_WAIT_MS_MAX = 60_000
 BATCHES_MAX = 10_000
 """About so many batches one fetch brings, however small they are: each takes a few µs, and all of
 them are looked at in one stretch."""
+
+WATERMARK_WAIT_S = 0.01
+"""So long, and at most twice as long, news of a watermark waits for records to go with. All that
+fall due in such a while are told together."""
 
 
 class Source(Protocol):
@@ -87,6 +95,8 @@ class Seen(NamedTuple):
     part: m.FetchPartition
     offset: Watermark
     value: int
+    can_wait: bool = False
+    """Whether its news waits a moment for others to go with."""
 
     @property
     def has_news(self) -> bool:
@@ -187,7 +197,7 @@ class FetchHandler:
                 look.sizes[id(part)] = found.size
             if found is not None or self._is_named(request, part, result, look):
                 look.results.append(result)
-            if completes(request, part, result):
+            if completes(request, part, result, can_wait=look.is_new and self._can_wait(request)):
                 look.complete = True
         look.complete = look.complete or look.size >= enough(request)
 
@@ -237,7 +247,10 @@ class FetchHandler:
         if is_follower:
             assert replica.leadership is not None, "checked above"
             look.seen.append(Seen(part, replica.leadership.appended, limit))
-        look.seen.append(Seen(part, replica.committed, replica.committed.value))
+            can_wait = self._can_wait(request)
+            look.seen.append(_seen_by_follower(part, replica.committed, can_wait=can_wait))
+        else:
+            look.seen.append(Seen(part, replica.committed, replica.committed.value))
         result = m.FetchResult(
             topic=part.topic,
             partition=part.partition,
@@ -262,6 +275,11 @@ class FetchHandler:
         if leader is None:
             return -1
         return nearer(request, part, leader, replica.log.log_start, rack_of)
+
+    def _can_wait(self, request: m.FetchRequest) -> bool:
+        """Whether nobody waits for a follower to hear of commits: consumers read from those that
+        say where they stand, and from no others."""
+        return not self._brokers.rack_of(request.replica_id)
 
     def _check_follower(
         self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica
@@ -288,6 +306,12 @@ class FetchHandler:
 def _is_cut(part: m.FetchPartition, found: FileSlice | None, left: int) -> bool:
     """Whether the rest of a partition was left out for the sake of the whole answer."""
     return left <= part.max_bytes or (found is not None and found.batch_count == READ_BATCHES_MAX)
+
+
+def _seen_by_follower(part: m.FetchPartition, committed: Watermark, *, can_wait: bool) -> Seen:
+    """The watermark that a follower is told of once it is above the one it knows, if it says."""
+    known = part.high_watermark if part.high_watermark >= 0 else committed.value
+    return Seen(part, committed, known, can_wait)
 
 
 def check_named_once(request: m.FetchRequest) -> None:
@@ -321,6 +345,8 @@ class ParkedFetch:
         self._look = look
         self._agenda = agenda
         self._is_over = False
+        self._moment: Entry | None = None
+        """The end of the while for which news of watermarks waits."""
 
     def begin(self, asker: Asker) -> None:
         wait_s = min(self._request.max_wait_ms, FETCH_WAIT_MS_MAX) / 1000
@@ -332,16 +358,33 @@ class ParkedFetch:
     def drop(self) -> None:
         self._is_over = True
         self._alarm.take_back()
-        self._news.drop()
+        self._stop_waiting()
 
     def _wait_for_news(self) -> None:
         self._news = Callback(self._agenda, partial(self._asker.work, self._has_news))
+        self._late_news = Callback(self._agenda, self._wait_a_moment)
         for seen in self._look.seen:
-            seen.offset.wake_at(seen.value + 1, self._news)
+            wake = self._late_news if seen.can_wait else self._news
+            seen.offset.wake_at(seen.value + 1, wake)
+
+    def _wait_a_moment(self) -> None:
+        """A watermark has risen; all of one while are told at the same time."""
+        if self._is_over or self._moment is not None:
+            return
+        due = (trio.current_time() // WATERMARK_WAIT_S + 2) * WATERMARK_WAIT_S
+        self._moment = self._agenda.at(due, partial(self._asker.work, self._has_news))
+
+    def _stop_waiting(self) -> None:
+        self._news.drop()
+        self._late_news.drop()
+        if self._moment is not None:
+            self._moment.take_back()
+            self._moment = None
 
     def _has_news(self) -> None:
         if self._is_over:
             return
+        self._stop_waiting()
         self._look = self._handler.look_again(self._request, self._look)
         if self._look.complete:
             self._end(self._look)
