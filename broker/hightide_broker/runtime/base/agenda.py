@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import trio
 
@@ -46,6 +45,29 @@ class Entry:
             self._agenda.forget_one()
 
 
+class Stretch:
+    """The one that may be under way; a block, which may be in others."""
+
+    # Not a generator: every request comes by here, more than once.
+    __slots__ = ("_agenda", "depth")
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if self.depth == 1 and kind is None:
+                self._agenda.do_what_was_set_off()
+        finally:
+            self.depth -= 1
+            if not self.depth:
+                self._agenda.leave_the_rest()
+
+
 class Agenda:
     """Of one node. Times are trio's; what is due at the same time is done in order of entry."""
 
@@ -54,7 +76,7 @@ class Agenda:
         self._timed: list[Entry] = []
         self._stale = 0
         self._order = 0
-        self._in_stretch = False
+        self._stretch = Stretch(self)
         self._runs = False
         self._failure: BaseException | None = None
         self._news = trio.Event()
@@ -62,7 +84,7 @@ class Agenda:
     def soon(self, act: Act) -> None:
         """Do this when the stretch has ended that is under way; if none is, in the next one."""
         self._soon.append(act)
-        if not self._in_stretch:
+        if not self._stretch.depth:
             self._news.set()
 
     def now(self, act: Act) -> None:
@@ -87,22 +109,20 @@ class Agenda:
             heapq.heapify(self._timed)
             self._stale = 0
 
-    @contextmanager
-    def stretch(self) -> Iterator[None]:
+    def stretch(self) -> Stretch:
         """The block is one, or a part of the one that is under way; at the end of the outermost,
         what it set off is done."""
-        if self._in_stretch:
-            yield
-            return
-        self._in_stretch = True
-        try:
-            yield
-            while self._soon:
-                self._do(self._soon.popleft())
-        finally:
-            self._in_stretch = False
-            if self._soon:
-                self._news.set()  # the block failed; the rest is not lost with it
+        return self._stretch
+
+    def do_what_was_set_off(self) -> None:
+        """All that is to be done soon."""
+        while self._soon:
+            self._do(self._soon.popleft())
+
+    def leave_the_rest(self) -> None:
+        """A stretch has ended; if it failed, what it set off is not lost with it."""
+        if self._soon:
+            self._news.set()
 
     def _do(self, act: Act) -> None:
         try:

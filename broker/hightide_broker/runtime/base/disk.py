@@ -28,6 +28,7 @@ from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, Dis
 from hightide_broker.runtime.base import system
 from hightide_broker.runtime.base.durable import (
     FULL,
+    disk_error,
     duplicates,
     make_dirs,
     mapped,
@@ -96,7 +97,7 @@ class RealFile:
         self._cache = cache
         self._path = path
         self._size = size
-        self._own: int | None = None
+        self._own: _Open | None = None
         """The descriptor of a detached file."""
 
     def __repr__(self) -> str:
@@ -110,17 +111,17 @@ class RealFile:
         return self._size
 
     def read(self, position: int, size: int) -> bytes:
-        with mapped(self._path, "read"), self._held() as descriptor:
+        with _Using(self, "read") as descriptor:
             return os.pread(descriptor, size, position)
 
     def read_into(self, view: memoryview, position: int) -> int:
-        with mapped(self._path, "read"), self._held() as descriptor:
+        with _Using(self, "read") as descriptor:
             return os.preadv(descriptor, [view], position)
 
     def append(self, data: Buffer) -> None:
         view = memoryview(data)
         written = 0
-        with mapped(self._path, "write"), self._held() as descriptor:
+        with _Using(self, "write") as descriptor:
             try:
                 while written < len(view):
                     written += os.pwrite(descriptor, view[written:], self._size + written)
@@ -131,41 +132,66 @@ class RealFile:
         self._size += written
 
     def truncate(self, size: int) -> None:
-        with mapped(self._path, "truncate"), self._held() as descriptor:
+        with _Using(self, "truncate") as descriptor:
             os.ftruncate(descriptor, size)
         self._size = size
 
     def rewrite(self, position: int) -> None:
         while data := self.read(position, REWRITE_BYTES):
             view = memoryview(data)
-            with mapped(self._path, "write"), self._held() as descriptor:
+            with _Using(self, "write") as descriptor:
                 while view:
                     written = os.pwrite(descriptor, view, position)
                     view, position = view[written:], position + written
 
     def duplicate_descriptor(self) -> int:
-        with mapped(self._path, "open"), self._held() as descriptor:
+        with _Using(self, "open") as descriptor:
             return os.dup(descriptor)
 
-    @contextmanager
-    def _held(self) -> Iterator[int]:
-        if self._own is not None:
-            yield self._own
-        else:
-            with self._cache.held(self) as descriptor:
-                yield descriptor
+    def take(self) -> _Open:
+        """A descriptor, until it is left; raises `OSError`."""
+        return self._cache.take(self) if self._own is None else self._own
+
+    def leave(self, taken: _Open) -> None:
+        """It was used."""
+        if taken is not self._own:
+            self._cache.leave(taken)
 
     def detach(self) -> None:
         if self._own is None:
-            with mapped(self._path, "open"), self._cache.held(self) as descriptor:
-                own = os.dup(descriptor)
+            own = self.duplicate_descriptor()
             # A reader is in one of our calls, and has this file.
             weakref.finalize(self, os.close, own)
-            self._own = own
+            self._own = _Open(own)
             self._cache.close(self)
 
     def close(self) -> None:
         self._cache.close(self)
+
+
+class _Using:
+    """A block in which a file's descriptor is used; an `OSError` of it becomes a `DiskError`."""
+
+    # Not a generator: every record comes by here, more than once.
+    __slots__ = ("_file", "_operation", "_taken")
+
+    def __init__(self, file: RealFile, operation: str) -> None:
+        self._file, self._operation = file, operation
+
+    def __enter__(self) -> int:
+        try:
+            self._taken = self._file.take()
+        except OSError as error:
+            raise disk_error(self._file.path, self._operation, error) from error
+        return self._taken.descriptor
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self._file.leave(self._taken)
+        except OSError as failure:
+            error = error or failure
+        if isinstance(error, OSError):
+            raise disk_error(self._file.path, self._operation, error) from error
 
 
 class _Open:
@@ -190,9 +216,9 @@ class _Descriptors:
         self._open: OrderedDict[RealFile, _Open] = OrderedDict()
         self._lock = threading.Lock()
 
-    @contextmanager
-    def held(self, file: RealFile) -> Iterator[int]:
-        """The file's descriptor, opened if need be; it stays open for the block."""
+    def take(self, file: RealFile) -> _Open:
+        """The file's descriptor, opened if need be; it stays open until it is left. Raises
+        `OSError`."""
         with self._lock:
             entry = self._open.get(file)
             if entry is None:
@@ -203,13 +229,14 @@ class _Descriptors:
             else:
                 self._open.move_to_end(file)
             entry.users += 1
-        try:
-            yield entry.descriptor
-        finally:
-            with self._lock:
-                entry.users -= 1
-                if entry.closing and not entry.users:
-                    os.close(entry.descriptor)
+            return entry
+
+    def leave(self, taken: _Open) -> None:
+        """It was used."""
+        with self._lock:
+            taken.users -= 1
+            if taken.closing and not taken.users:
+                os.close(taken.descriptor)
 
     def _evict(self) -> None:
         """Close the least recently used ones that nobody uses now, down to the limit."""

@@ -19,8 +19,13 @@ def mapped(path: str, operation: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or str(error)
-        raise DiskError(path, operation, why, full=error.errno in FULL) from error
+        raise disk_error(path, operation, error) from error
+
+
+def disk_error(path: str, operation: str, error: OSError) -> DiskError:
+    """What an `OSError` is to those who know no files."""
+    why = error.strerror or str(error)
+    return DiskError(path, operation, why, full=error.errno in FULL)
 
 
 def duplicates(files: Sequence[DiskFile]) -> list[tuple[str, int]]:

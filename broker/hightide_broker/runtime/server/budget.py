@@ -99,20 +99,21 @@ class Hold:
         """`holder` is who sends it."""
         self.holder = holder
         self.held = 0
-        self.since = trio.current_time()
+        self.since = 0.0
+        """From when on it is arriving."""
         self.is_arriving = False
         """Whether it is not whole yet, and may be given up."""
         self._budget = budget
         self._is_small = length <= SMALL_REQUEST_BYTES
-        self._reading = trio.CancelScope()
+        self._reading: trio.CancelScope | None = None
         self._is_given_up = False
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
         """The request is read in the block. Raises `CloseConnection` if others needed its room."""
-        self.is_arriving = True
+        self.is_arriving, self.since = True, trio.current_time()
         try:
-            with self._reading:
+            with trio.CancelScope() as self._reading:
                 yield
         finally:
             self.is_arriving = False
@@ -130,6 +131,7 @@ class Hold:
 
     def end(self) -> None:
         """Its room is another's now."""
+        assert self._reading is not None, "who is given up is arriving"
         self._is_given_up = True
         self._reading.cancel()
 

@@ -17,7 +17,7 @@ from typing import Any
 import trio
 from msgspec.structs import replace as exchanged
 
-from hightide.net.background import let_go, single
+from hightide.net.background import Bell, let_go, single
 from hightide.net.connection import FrameReader
 from hightide.net.outbox import FilePart
 from hightide.net.ports import Stream
@@ -47,7 +47,7 @@ from hightide_broker.runtime.server.counts import LEFT, LOCAL, REMOTE, reason_of
 from hightide_broker.runtime.server.door import Door
 from hightide_broker.runtime.server.login import LoginOver, Session
 from hightide_broker.runtime.server.terms import Terms
-from hightide_broker.runtime.server.throttle import quota_of
+from hightide_broker.runtime.server.throttle import quota_of, without_records
 from hightide_broker.runtime.server.tongue import (
     START_BYTES,
     Errand,
@@ -95,7 +95,7 @@ class ServedConnection:
         self._stopped = False
         self._at_work = 0
         """Requests that were begun and whose answers have not left."""
-        self._answered = trio.Event()
+        self._answered = Bell()
         self._parked: dict[Parked, str] = {}
         """By the name of its API."""
         self._heard_at = trio.current_time()
@@ -276,9 +276,12 @@ class ServedConnection:
         call = Call(
             heard.request, heard.attachments, self._peer, heard.client_id, at=at, course=course
         )
-        call = await self._in_time(heard.api, call, length)
-        self._terms.counts.throttled(call, self._waits)
-        self._waits.clear()
+        if self._terms.throttle.is_on:
+            call = await self._in_time(heard.api, call, length)
+            self._terms.counts.throttled(call, self._waits)
+            self._waits.clear()
+        else:
+            self._throttled = None
         self._terms.counts.enters(call, LOCAL)
         if heard.looks:
             call = await self._terms.handlers.look(heard.api, call)
@@ -414,8 +417,9 @@ class ServedConnection:
 
     def _answer(self, ticket: Ticket, reply: Reply, call: Call[Any]) -> None:
         parts: Parts = []
-        if reply.attachments and self._terms.throttle.brings_nothing(call):
-            reply = _without_records(reply)
+        throttle = self._terms.throttle
+        if reply.attachments and throttle.is_on and throttle.brings_nothing(call):
+            reply = without_records(reply)
         try:
             if (rest := ticket.rest(reply)) is not None:
                 self._start_soon(self._finish, ticket, rest, call)
@@ -435,10 +439,11 @@ class ServedConnection:
 
     def _told(self, body: Message, call: Call[Any], size: int) -> Message:
         """The answer, with how long nothing is read of who gets it, if a quota wants that."""
-        if not isinstance(body, m.ProduceResponse | m.FetchResponse):
+        throttle = self._terms.throttle
+        if not (throttle.is_on and isinstance(body, m.ProduceResponse | m.FetchResponse)):
             return body
-        self._terms.throttle.charge(call, size)
-        due_s = self._terms.throttle.due_s(call)
+        throttle.charge(call, size)
+        due_s = throttle.due_s(call)
         if not due_s:
             return body
         self._terms.counts.throttled_s[quota_of(call)] += due_s
@@ -452,19 +457,11 @@ class ServedConnection:
             self._terms.counts.enters(call, LEFT)
         self._answers.close(parts)
         self._at_work -= 1
-        answered, self._answered = self._answered, trio.Event()
-        answered.set()
+        self._answered.ring()
 
     async def _finish_work(self) -> None:
         while self._at_work:
             await self._answered.wait()
-
-
-def _without_records(reply: Reply) -> Reply:
-    """A fetch's answer that brings nothing but how far there is something."""
-    assert isinstance(reply.body, m.FetchResponse), "what a quota of bytes keeps back is a fetch"
-    parts = [exchanged(part, records=-1) for part in reply.body.partitions]
-    return Reply(exchanged(reply.body, partitions=parts))
 
 
 async def _rest_of(outcome: Outcome) -> Reply:

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import trio
+from msgspec.structs import replace as exchanged
 
 from hightide.protocol import messages as m
 from hightide.protocol.quota_messages import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.quotas import Quota, quota_for
 from hightide_broker.core.cluster.rates import Rates
-from hightide_broker.runtime.base.call import Call
+from hightide_broker.runtime.base.call import Call, Reply
 
 BYTES_BURST_S = 4.0
 """So far ahead of a quota of bytes somebody may be: less than 15 % over half a minute."""
@@ -34,6 +35,11 @@ class Throttle:
     def __init__(self, image: Callable[[], ClusterImage]) -> None:
         self._image = image
         self._rates = Rates(BYTES_BURST_S)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody has a quota."""
+        return bool(self._image().quotas)
 
     def due_s(self, call: Call[m.Message]) -> float:
         """How long the sender of this has to wait, for what was before; 0: it need not."""
@@ -85,3 +91,10 @@ def quota_of(call: Call[m.Message]) -> str:
         by_node = request.replica_id >= 0 and call.peer.may_be_node
         return "" if by_node else CONSUMER_BYTE_RATE
     return ""
+
+
+def without_records(reply: Reply) -> Reply:
+    """A fetch's answer that brings nothing but how far there is something."""
+    assert isinstance(reply.body, m.FetchResponse), "what a quota of bytes keeps back is a fetch"
+    parts = [exchanged(part, records=-1) for part in reply.body.partitions]
+    return Reply(exchanged(reply.body, partitions=parts))
