@@ -175,6 +175,7 @@ ALLOWED_BROAD_EXCEPT = {
     "cli/hightide_cli/cluster.py": "stops what it started, and raises on",
     "cli/hightide_cli/main.py": "the process's edge",
     "client/hightide/net/background.py": "carries the block's exception around its nursery",
+    "client/hightide/produce/sender.py": "carries an exception into the background",
     "client/hightide/blocking/producer.py": "carries an exception to the caller's thread",
     "client/hightide/blocking/portal.py": "carries an exception to the caller's thread",
     "client/hightide/consume/consumer.py": "closes what it opened, and raises on",

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from hightide.net.background import is_cancelled, single
+from hightide.net.background import Bell, is_cancelled, single
 from hightide.protocol.errors import ClosedError, UsageError
 
 T = TypeVar("T")
@@ -233,7 +233,7 @@ class Opened:
         """Those that are under way."""
         self._closing: list[Call[None]] = []
         """Those that wait for the end."""
-        self._news = trio.Event()
+        self._news = Bell()
         is_same = after is not None and (after._pid, after._portal) == (self._pid, self._portal)
         self._after = after if is_same else None
         if self._after is not None:
@@ -310,8 +310,7 @@ class Opened:
             call.end()
 
     def _tell(self) -> None:
-        news, self._news = self._news, trio.Event()
-        news.set()
+        self._news.ring()
 
     async def _do(self, call: Call[T], work: Callable[[], Awaitable[T]]) -> None:
         result, error = None, None

@@ -24,6 +24,7 @@ from hightide.net.cluster import closed
 from hightide.net.options import arguments, from_config, taking
 from hightide.produce.bulk import Deliveries as AsyncDeliveries
 from hightide.produce.bulk import RecordRange, listed
+from hightide.produce.checks import NewRecord
 from hightide.produce.delivery import Unseen
 from hightide.produce.options import ProducerOptions
 
@@ -166,24 +167,49 @@ class Producer(Blocking):
         return await work()
 
     def _see_to_pump(self) -> None:
-        """In trio's thread: one pump is at work; two at once would mix up the order."""
+        """In trio's thread: move what is queued, here as far as nothing is to be waited for; the
+        rest by one pump: two at once would mix up the order."""
         opened = self._open
-        if opened is not None and self._pumping is not opened:
-            self._pumping = opened
-            opened.begin(partial(self._pump, opened))
-
-    async def _pump(self, opened: Opened) -> None:
-        """Move what is queued into the async producer, in order."""
-        try:
-            while (run := self._queue.take()) is not None:
+        if opened is None or self._pumping is opened or not opened.is_at_work:
+            return
+        while (run := self._queue.take()) is not None:
+            if not self._move_now(run):
                 self._at_pump.append(run)
+                self._pumping = opened
+                opened.begin(partial(self._pump, opened, run))
+                return
+
+    async def _pump(self, opened: Opened, first: Run) -> None:
+        """Move what is queued into the async producer, in order."""
+        run: Run | None = first
+        try:
+            while run is not None:
                 await self._move(run)
                 self._at_pump.remove(run)
+                if (run := self._queue.take()) is not None:
+                    self._at_pump.append(run)
         finally:
             if self._pumping is opened:
                 self._pumping = None
         if self._queue:  # the thread that queued it had seen this at work
             self._see_to_pump()
+
+    def _move_now(self, run: Run) -> bool:
+        """Buffer a record that is alone; False if it is not, or has to wait."""
+        if len(run.records) > 1:
+            return False
+        keys, (value,) = run.columns()
+        key = None if keys is None else keys[0]
+        more = run.more or More(None, ())
+        try:
+            record = NewRecord(run.topic, value, key, run.partition, *more)
+            run.single = self._async.send_at_once(record)
+        except BaseException as error:  # whatever it is: it belongs to the caller
+            run.end(error, self._unseen.add(error))
+            return True
+        if run.single is not None:
+            run.end()
+        return run.single is not None
 
     async def _move(self, run: Run) -> None:
         """Buffer a run, and say what became of it."""

@@ -1,4 +1,5 @@
-"""A nursery for a client's own tasks, around the block of code that uses the client; and a nudge.
+"""A nursery for a client's own tasks, around the block of code that uses the client; a bell and a
+nudge for them.
 
 trio wraps whatever leaves a nursery in an exception group. A user who writes `except ApiError`
 around a block that uses a client means the error itself, so the block's own exception is carried
@@ -102,6 +103,26 @@ def is_cancelled(error: BaseException | None) -> bool:
     return isinstance(error, trio.Cancelled)
 
 
+class Bell:
+    """Rung for all who wait at that moment. It costs nothing where nobody does: an event for each
+    record is what records cost."""
+
+    def __init__(self) -> None:
+        self._event: trio.Event | None = None
+
+    def ring(self) -> None:
+        """End the wait of all who wait now."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    async def wait(self) -> None:
+        """Until it is rung."""
+        if self._event is None:
+            self._event = trio.Event()
+        await self._event.wait()
+
+
 class Nudge:
     """Several tasks look at shared state, act, and sleep until it changes or it is time.
 
@@ -111,13 +132,12 @@ class Nudge:
     def __init__(self) -> None:
         self._count = 0
         self._seen: WeakKeyDictionary[trio.lowlevel.Task, int] = WeakKeyDictionary()
-        self._event = trio.Event()
+        self._bell = Bell()
 
     def set(self) -> None:
         """There is news: everybody looks again."""
         self._count += 1
-        event, self._event = self._event, trio.Event()
-        event.set()
+        self._bell.ring()
 
     async def sleep_until(self, deadline: float) -> None:
         """Until news or `deadline` (trio's clock); look at the state again after it."""
@@ -126,5 +146,5 @@ class Nudge:
             await trio.lowlevel.checkpoint()
         else:
             with trio.move_on_at(min(deadline, trio.current_time() + _SLEEP_MAX_S)):
-                await self._event.wait()
+                await self._bell.wait()
         self._seen[task] = self._count

@@ -143,6 +143,11 @@ class Cluster:
 
     # -- ways to brokers -------------------------------------------------------------------------
 
+    def connection_now(self, broker: int) -> Connection | None:
+        """The open connection to a broker, if there is one."""
+        info = self.metadata.brokers.get(broker)
+        return None if info is None else self._pool.open_now((info.host, info.port))
+
     async def connection_to(self, broker: int) -> Connection:
         """An open connection to a broker; raises `BrokerUnreachable`."""
         info = self.metadata.brokers.get(broker)

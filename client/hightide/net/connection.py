@@ -265,12 +265,17 @@ class Connection:
         """Whether a call can still succeed."""
         return self._broken is None
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether a request would have to wait for others to leave."""
+        return self._sending.locked() or not self._outbox.is_empty
+
     async def begin(
         self, request: Message, attachments: Sequence[Buffer] = (), *, timeout_s: float = 30.0
     ) -> Answer:
         """Send a request, once those before it have left; its answer is waited for later. Requests
         leave in the order of calls, and whole: one that is cancelled may have left or not."""
-        if self._outbox.is_empty and not self._sending.locked():
+        if not self.is_sending:
             await trio.lowlevel.checkpoint_if_cancelled()
             answer = self.begin_now(request, attachments, timeout_s=timeout_s)
         else:

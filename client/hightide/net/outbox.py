@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import trio
 
+from hightide.net.background import Bell
 from hightide.net.ports import Stream
 from hightide.protocol.records import Buffer
 from hightide.protocol.wire import drop_sent
@@ -79,7 +80,7 @@ class Outbox:
         self._until = 0.0
         """When the time of the first is up."""
         self._more = trio.Event()
-        self._emptied = trio.Event()
+        self._emptied = Bell()
 
     @property
     def is_empty(self) -> bool:
@@ -124,7 +125,7 @@ class Outbox:
         messages, self._messages = self._messages, deque()
         for message in messages:
             message.sent()
-        self._emptied.set()
+        self._emptied.ring()
 
     def _push(self) -> None:
         """Send as much as is taken now, but let others have their turn."""
@@ -142,8 +143,7 @@ class Outbox:
                     self._until = trio.current_time() + self._messages[0].timeout_s
                 first.sent()
         if not self._messages:
-            emptied, self._emptied = self._emptied, trio.Event()
-            emptied.set()
+            self._emptied.ring()
 
     def _push_part(self, parts: list[list[memoryview] | FilePart]) -> int:
         """Send of the first part what is taken; how many bytes."""

@@ -216,6 +216,10 @@ class Accumulator:
         queue = self._queue(topic, partition)
         return queue.room if queue.room > 0 else queue.batch_size
 
+    def has_room(self, size: int) -> bool:
+        """Whether there is memory for so many bytes, and nobody waits for some."""
+        return size <= self.free_bytes and not self.waiting_for_memory
+
     def has_room_in_batch(self, topic: str, partition: int, size: int) -> bool:
         """Whether a record fits into the batch that is being filled for a partition."""
         queue = self._queues.get((topic, partition))
@@ -226,6 +230,16 @@ class Accumulator:
     def active(self) -> list[PartitionQueue]:
         """The queues that hold anything."""
         return list(self._active)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether any queue holds anything."""
+        return bool(self._active)
+
+    def queue_alone(self, batch: Batch) -> PartitionQueue | None:
+        """The queue of a batch, if that holds nothing else and none of it is under way."""
+        queue = self._queues[(batch.topic, batch.partition)]
+        return queue if len(queue.pending) == 1 and not queue.in_flight else None
 
     def ready_at(self, queue: PartitionQueue, now: float) -> float:
         """When the queue's first batch may be sent: now or before, later, or never (infinity)."""

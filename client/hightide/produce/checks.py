@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from hightide.protocol.batch_builder import RECORD_OVERHEAD, header_bytes
 from hightide.protocol.columns import Headers
 from hightide.protocol.errors import UsageError, whole
 from hightide.protocol.records import TIMESTAMP_MAX
 
 BYTES = (bytes, type(None))
 """What a key, a value, and the value of a header may be."""
+
+
+class NewRecord(NamedTuple):
+    """A record as its sender wants it; nothing of it is checked yet."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    partition: int | None
+    timestamp: int | None
+    headers: Headers
+
+    def checked_size(self) -> int:
+        """Its bytes as the producer counts them; raises `UsageError` for what no record is."""
+        key, value = self.key, self.value
+        if value.__class__ not in BYTES or key.__class__ not in BYTES:
+            raise UsageError(f"key and value are bytes or None, not {key!r} and {value!r}")
+        size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        if self.headers:
+            check_headers(self.headers)
+            size += header_bytes(self.headers)
+        return size
 
 
 def check_headers(headers: Headers) -> None:

@@ -85,12 +85,13 @@ class Delivery:
         return self._wait().__await__()
 
     async def _wait(self) -> RecordMetadata:
-        while True:
-            batch, _ = self._place()
-            if batch.is_done:
-                await trio.lowlevel.checkpoint()
-                return self.result()
+        batch, _ = self._place()
+        if batch.is_done:
+            await trio.lowlevel.checkpoint()
+        while not batch.is_done:
             await wait_done(batch)
+            batch, _ = self._place()
+        return self.result()
 
     def _place(self) -> tuple[Batch, int]:
         """The batch that holds the record now; batches that were too large have been split."""

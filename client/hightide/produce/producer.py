@@ -30,13 +30,12 @@ from hightide.produce.bulk import (
     by_partition,
     checked_items,
 )
-from hightide.produce.checks import BYTES, check_headers, checked_partition, checked_timestamp
+from hightide.produce.checks import NewRecord, checked_partition, checked_timestamp
 from hightide.produce.delivery import Delivery, wait_done
 from hightide.produce.options import ProducerOptions
 from hightide.produce.partitioner import StickyPartitioner, partition_for_key
 from hightide.produce.sender import Sender
-from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch, header_bytes
-from hightide.protocol.columns import Headers
+from hightide.protocol.batch_builder import Batch
 from hightide.protocol.errors import (
     RecordTooLarge,
     RequestTimedOut,
@@ -176,35 +175,40 @@ class Producer:
             and (index := self._accumulator.join(batch, value, self._clock.now_ms()))
         ):
             return Delivery(batch, index)
-        return await self._send(topic, value, key, partition, timestamp, tuple(headers))
+        return await self._send(NewRecord(topic, value, key, partition, timestamp, tuple(headers)))
 
-    async def _send(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int | None,
-        timestamp: int | None,
-        listed: Headers,
-    ) -> Delivery:
-        sender = self._sender
-        if sender is None:
-            raise closed("producer")
+    async def _send(self, record: NewRecord) -> Delivery:
+        sender = self._opened()
         if self._owes_checkpoint:
             # Once a batch, and before the record is buffered: a cancelled send has sent nothing.
             self._owes_checkpoint = False
             await trio.lowlevel.checkpoint()
-        count = await self._partition_count(sender, topic)
-        if value.__class__ not in BYTES or key.__class__ not in BYTES:
-            raise UsageError(f"key and value are bytes or None, not {key!r} and {value!r}")
-        size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
-        if listed:
-            check_headers(listed)
-            size += header_bytes(listed)
-        if size > self._record_max:
-            raise self._too_large(size)
-        if size > self._accumulator.free_bytes or self._accumulator.waiting_for_memory:
+        await self._partition_count(sender, record.topic)
+        size = self._checked_size(record)
+        if not self._accumulator.has_room(size):
             await self._wait_for_room(sender, size)
+        return self._buffer(sender, record, size)
+
+    @ki_protected
+    def send_at_once(self, record: NewRecord) -> Delivery | None:
+        """As `send`, if nothing has to be waited for; else None, and nothing is buffered."""
+        sender = self._opened()
+        if self._owes_checkpoint or record.topic.__class__ is not str:
+            return None
+        if record.topic not in sender.partition_counts:
+            return None
+        size = self._checked_size(record)
+        return self._buffer(sender, record, size) if self._accumulator.has_room(size) else None
+
+    def _checked_size(self, record: NewRecord) -> int:
+        if (size := record.checked_size()) > self._record_max:
+            raise self._too_large(size)
+        return size
+
+    def _buffer(self, sender: Sender, record: NewRecord, size: int) -> Delivery:
+        """Put a record into a batch, and send that if nothing is to be waited for."""
+        topic, value, key, partition, timestamp, headers = record
+        count = sender.partition_counts[topic]
         may_join = key is None and partition is None and self._partitioner is None
         if partition is None and self._partitioner is not None:
             partition = self._partitioner(topic, key, value, count)
@@ -220,13 +224,15 @@ class Producer:
         if self._sender is not sender:
             raise closed("producer")  # its block has ended meanwhile
         batch, news = self._accumulator.append(
-            topic, partition, key, value, timestamp, listed, size, trio.current_time()
+            topic, partition, key, value, timestamp, headers, size, trio.current_time()
         )
         if may_join:
             self._open[topic] = batch
         if news:
-            sender.wake()
-            self._owes_checkpoint = True
+            if not (is_sent := sender.send_now(batch)):
+                sender.wake()
+            # Who waits for each record gives others their turn by that.
+            self._owes_checkpoint = not is_sent or sender.in_flight > 1
         return Delivery(batch, len(batch.values) - 1)
 
     @ki_protected
@@ -347,7 +353,7 @@ class Producer:
         accumulator = self._accumulator
         while not cutter.is_done:
             sender = self._opened()
-            if cutter.next_size > accumulator.free_bytes or accumulator.waiting_for_memory:
+            if not accumulator.has_room(cutter.next_size):
                 await self._wait_for_room(sender, cutter.next_size)
             place = partition
             if place is None:

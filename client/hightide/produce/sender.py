@@ -2,8 +2,8 @@
 
 A thin shell around `accumulator.py`. One task for each broker sends; requests are written in that
 task, so that batches leave in the order of their sequences, and their answers are taken in where
-they arrive. A housekeeping task finds leaders, starts those tasks, and expires what waited too
-long.
+they arrive. A record that nothing is to be waited for is sent where it was buffered. A housekeeping
+task finds leaders, starts those tasks, and expires what waited too long.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 import trio
 
-from hightide.net.background import Nudge, start
+from hightide.net.background import Bell, Nudge, start
 from hightide.net.cluster import Cluster
 from hightide.net.connection import Answer
 from hightide.produce.accumulator import Accumulator, PartitionQueue
@@ -66,8 +66,8 @@ class Sender:
         on_retry: Callable[[HightideError], None] | None,
     ) -> None:
         self.accumulator = accumulator
-        self.room = trio.Event()
-        """Set, and replaced, whenever memory was freed."""
+        self.room = Bell()
+        """Rung whenever memory was freed."""
         self.unseen = Unseen()
         """What ended batches, and nobody looked at."""
         self.partition_counts: dict[str, int] = {}
@@ -93,10 +93,17 @@ class Sender:
         self._why_no_id: HightideError | None = None
         """Why there is no producer id yet, without which nothing is sent."""
         self._wake = Nudge()
+        self._house_sleeps_until = _NEVER
+        """When the housekeeping task looks again by itself."""
 
     def wake(self) -> None:
         """There is news: a record, a flush, a need for memory."""
         self._wake.set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._sent)
 
     def metrics(self) -> dict[str, float]:
         """What it counts, by Kafka's names."""
@@ -108,7 +115,7 @@ class Sender:
             "record_retry_total": self.retries,
             "request_total": self.requests,
             "request_latency_avg": self.answer_s / max(self.requests, 1) * 1000,
-            "requests_in_flight": len(self._sent),
+            "requests_in_flight": self.in_flight,
             "buffer_available_bytes": held.free_bytes,
             "waiting_threads": held.waiting_for_memory,
         }
@@ -120,7 +127,7 @@ class Sender:
     def abandon_all(self, error: HightideError) -> None:
         """The producer is closed: those who still wait for a record get `error`."""
         self._abandon(self.accumulator.unfinished(), error)
-        self.room.set()
+        self.room.ring()
 
     def _abandon_waiting(self, error: HightideError, topic: str | None = None) -> None:
         """What was not sent, to one topic or to any, never will be."""
@@ -159,6 +166,7 @@ class Sender:
                 deadline = min(deadline, oldest + self._patience_s)
             if self.partition_counts:
                 deadline = min(deadline, self._cluster.metadata.stale_at)
+            self._house_sleeps_until = deadline
             await self._wake.sleep_until(deadline)
 
     async def _refresh(self, failures: int) -> int:
@@ -250,8 +258,52 @@ class Sender:
             else:
                 await self._wake.sleep_until(next_at)
 
+    def send_now(self, batch: Batch) -> bool:
+        """Send a batch that was just begun where nothing is to be waited for, neither more records
+        nor anybody's turn: this spares the event loop one. Whether it was sent."""
+        queue = self.accumulator.queue_alone(batch)
+        now = trio.current_time()
+        if queue is None or self._acks == 0 or self._is_over:
+            return False
+        if self.accumulator.ready_at(queue, now) > now:
+            return False
+        leader = self._cluster.metadata.leader(batch.topic, batch.partition)
+        broker = -1 if leader is None else leader.leader
+        connection = self._cluster.connection_now(broker) if broker in self._senders else None
+        if connection is None or connection.is_sending:
+            return False
+        try:
+            batches, request, records = self._next_request([queue])
+            answer = connection.begin_now(request, records, timeout_s=self._request_timeout_s)
+        except (BrokerUnreachable, RemoteProtocolError) as error:
+            self._send_again(batches, error, lost_leader=True)
+        except Exception as error:
+            start(self._nursery, _fail, error)  # as in the task that sends: not the caller's
+        else:
+            self._await_answer(batches, answer, now)
+        return True
+
     async def _send_request(self, broker: int, due: list[PartitionQueue]) -> None:
-        """One produce request: written here, in order; its answer is awaited in a task."""
+        """One produce request: written here, in order."""
+        batches, request, records = self._next_request(due)
+        try:
+            connection = await self._cluster.connection_to(broker)
+            answer = await connection.begin(request, records, timeout_s=self._request_timeout_s)
+        except (BrokerUnreachable, RemoteProtocolError) as error:
+            self._send_again(batches, error, lost_leader=True)
+            return
+        if self._acks == 0:
+            connection.forget(answer.id)
+            for batch in batches:
+                self.accumulator.succeed(batch, -1)
+                self._announce(batch)
+        else:
+            self._await_answer(batches, answer, trio.current_time())
+
+    def _next_request(
+        self, due: list[PartitionQueue]
+    ) -> tuple[list[Batch], m.ProduceRequest, list[bytearray]]:
+        """What is sent next of some queues, and the records that go with it."""
         for queue in due:
             for batch in self.accumulator.shrink(queue):
                 self._announce(batch)
@@ -265,25 +317,14 @@ class Sender:
                 for number, batch in enumerate(batches)
             ],
         )
-        try:
-            connection = await self._cluster.connection_to(broker)
-            answer = await connection.begin(
-                request,
-                [encoded for _, encoded in drained],
-                timeout_s=self._request_timeout_s,
-            )
-        except (BrokerUnreachable, RemoteProtocolError) as error:
-            self._send_again(batches, error, lost_leader=True)
-            return
-        if self._acks == 0:
-            connection.forget(answer.id)
-            for batch in batches:
-                self.accumulator.succeed(batch, -1)
-                self._announce(batch)
-        else:
-            sent = _Sent(batches, answer, trio.current_time())
-            self._sent[sent] = None
-            answer.then(partial(self._take_answer, sent))
+        return batches, request, [encoded for _, encoded in drained]
+
+    def _await_answer(self, batches: list[Batch], answer: Answer, now: float) -> None:
+        sent = _Sent(batches, answer, now)
+        self._sent[sent] = None
+        if now + self._patience_s < self._house_sleeps_until:
+            self._wake.set()
+        answer.then(partial(self._take_answer, sent))
 
     def _give_up_late(self, now: float) -> None:
         """Whatever waited too long for an answer has none."""
@@ -370,8 +411,16 @@ class Sender:
         return trio.current_time() + self._cluster.backoff_s(batch.attempts, self._backoff_s)
 
     def _tell_retry(self, error: HightideError) -> None:
+        """In a task of its own: what a user's callback raises ends the producer, whoever met the
+        error, and strikes nobody in the middle of something."""
         if self._on_retry is not None:
-            self._on_retry(error)
+            start(self._nursery, self._call_on_retry, self._on_retry, error)
+
+    @staticmethod
+    async def _call_on_retry(
+        on_retry: Callable[[HightideError], None], error: HightideError
+    ) -> None:
+        on_retry(error)
 
     def _announce(self, batch: Batch) -> None:
         """Wake those who wait for the batch, for room, or for news."""
@@ -379,6 +428,10 @@ class Sender:
             batch.waiter.set()
         if batch.error is not None and batch.seen is None:
             batch.seen = self.unseen.add(batch.error)
-        room, self.room = self.room, trio.Event()
-        room.set()
-        self._wake.set()
+        self.room.ring()
+        if self.accumulator.is_active:  # or nothing has become ready by this
+            self._wake.set()
+
+
+async def _fail(error: Exception) -> None:
+    raise error
