@@ -18,7 +18,7 @@ NOTICED_BY = {
     "another_disk_has_forgotten_nothing": 121,
     "an_older_copy_of_a_disk_is_the_disk": 227,
     "the_first_log_leads_instead_of_the_longest": 33,
-    "the_shortest_log_is_taken_for_the_longest": 15,
+    "the_shortest_log_is_taken_for_the_longest": 1,
     "a_thawed_process_takes_its_successors_registration_for_its_own": 24,
     "an_offline_replica_is_given_up_even_if_nobody_else_can_lead": 154,
     "every_node_goes_by_its_own_file": 106,

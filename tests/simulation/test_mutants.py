@@ -16,7 +16,7 @@ NOTICED_BY = {
     "a_voter_votes_for_everybody": 2,
     "the_longer_log_counts_instead_of_the_later_epoch": 285,
     "any_log_may_lead": 12,
-    "there_is_no_pre_vote": 1,
+    "there_is_no_pre_vote": 4,
     "one_copy_is_enough": 1,
     "a_leader_counts_what_it_has_not_synced": 5,
     "a_follower_acknowledges_what_it_has_not_synced": 1,
@@ -24,9 +24,9 @@ NOTICED_BY = {
     "a_log_that_differs_is_not_cut": 4,
     "divergence_goes_unnoticed": 4,
     "a_leader_does_what_a_late_answer_says": 1,
-    "a_leader_goes_on_in_its_epoch_after_a_restart": 27,
+    "a_leader_goes_on_in_its_epoch_after_a_restart": 54,
     "the_controller_answers_before_commit": 26,
-    "a_snapshot_forgets_who_is_fenced": 2,
+    "a_snapshot_forgets_who_is_fenced": 9,
     "the_disk_lies_about_syncs": 5,
 }
 
