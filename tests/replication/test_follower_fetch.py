@@ -360,3 +360,12 @@ async def test_an_answer_keeps_to_its_limits_but_the_first_records_always_come(
     parts = [part(0, partition=number, max_bytes=part_bytes) for number in range(3)]
     answer = here.fetch(question(*parts, max_bytes=max_bytes))
     assert [answer["jade", number].offsets for number in (1, 2)] == expected
+
+
+async def test_the_watermark_of_a_replica_that_is_offline_may_move_and_nobody_is_struck():
+    """By the controller's word on who is in sync; its log says no to everybody."""
+    _, replica = await leading()
+    replica.leader.on_metadata((ME, TWO, THREE), (ME,), 1, 0.0)
+    replica.go_offline("its disk broke")
+    replica.recompute()
+    assert replica.high_watermark == 3

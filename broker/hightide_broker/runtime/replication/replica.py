@@ -186,8 +186,7 @@ class Replica:
         left it, and who joined."""
         leadership = self.leadership
         assert leadership is not None, f"{self!r} does not lead"
-        leader = leadership.leader
-        before = set(leader.isr)
+        leader, before = leadership.leader, set(leadership.leader.isr)
         leader.on_metadata(state.replicas, state.isr, state.partition_epoch, self._now())
         self.recompute()
         after = set(leader.isr)
@@ -396,8 +395,9 @@ class Replica:
 
     def _commit(self, watermark: int) -> None:
         """So far everybody in sync has it: who reads it from here on need not hurry."""
-        if self.committed.advance(watermark) and watermark == self.log.log_end:
-            self.log.forget_tail()
+        log = self._log  # one that is offline says no to everybody
+        if self.committed.advance(watermark) and log is not None and watermark == log.log_end:
+            log.forget_tail()
 
     def lower_watermark(self, log_end: int) -> None:
         """The log was cut: nothing above its end is committed, whatever was heard before."""
