@@ -17,7 +17,6 @@ LONG = {
     "a_log_is_trusted_after_a_crash",
     "a_lost_session_takes_along_what_it_held",
     "epochs_that_are_not_in_their_file_are_missed",
-    "every_node_goes_by_its_own_file",
     "of_several_news_all_but_one_are_dropped",
     "the_longer_log_counts_instead_of_the_later_epoch",
     "a_thawed_process_takes_its_successors_registration_for_its_own",
