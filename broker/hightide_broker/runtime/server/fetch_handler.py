@@ -182,10 +182,11 @@ class FetchHandler:
     ) -> None:
         """Look at some partitions of a request; refuses nothing but single ones."""
         limit = min(max(request.max_bytes, 0), self._bytes_max)
+        can_wait = self._can_wait(request)
         for part in parts:
             left = limit - look.size if look.batch_count < BATCHES_MAX else 0
             try:
-                result, found = self._look_at(request, part, left, look)
+                result, found = self._look_at(request, part, left, look, can_wait=can_wait)
             except Refused as refusal:
                 look.results.append(self._refusal(part, refusal))
                 look.complete = True
@@ -197,7 +198,7 @@ class FetchHandler:
                 look.sizes[id(part)] = found.size
             if found is not None or self._is_named(request, part, result, look):
                 look.results.append(result)
-            if completes(request, part, result, can_wait=look.is_new and self._can_wait(request)):
+            if completes(request, part, result, can_wait=look.is_new and can_wait):
                 look.complete = True
         look.complete = look.complete or look.size >= enough(request)
 
@@ -214,6 +215,8 @@ class FetchHandler:
         part: m.FetchPartition,
         left: int,
         look: Look,
+        *,
+        can_wait: bool,
     ) -> tuple[m.FetchResult, FileSlice | None]:
         replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
         is_follower = request.replica_id >= 0
@@ -247,7 +250,6 @@ class FetchHandler:
         if is_follower:
             assert replica.leadership is not None, "checked above"
             look.seen.append(Seen(part, replica.leadership.appended, limit))
-            can_wait = self._can_wait(request)
             look.seen.append(_seen_by_follower(part, replica.committed, can_wait=can_wait))
         else:
             look.seen.append(Seen(part, replica.committed, replica.committed.value))
