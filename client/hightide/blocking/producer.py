@@ -198,12 +198,8 @@ class Producer(Blocking):
         """Buffer a record that is alone; False if it is not, or has to wait."""
         if len(run.records) > 1:
             return False
-        keys, (value,) = run.columns()
-        key = None if keys is None else keys[0]
-        more = run.more or More(None, ())
         try:
-            record = NewRecord(run.topic, value, key, run.partition, *more)
-            run.single = self._async.send_at_once(record)
+            run.single = self._async.send_at_once(_only_record(run))
         except BaseException as error:  # whatever it is: it belongs to the caller
             run.end(error, self._unseen.add(error))
             return True
@@ -214,15 +210,11 @@ class Producer(Blocking):
     async def _move(self, run: Run) -> None:
         """Buffer a run, and say what became of it."""
         try:
-            topic, place, (keys, values) = run.topic, run.partition, run.columns()
-            if len(values) > 1:
-                await self._async.send_run(topic, place, keys, values, run.placement)
+            if len(run.records) > 1:
+                keys, values = run.columns()
+                await self._async.send_run(run.topic, run.partition, keys, values, run.placement)
             else:
-                more = {} if run.more is None else run.more._asdict()
-                key = None if keys is None else keys[0]
-                run.single = await self._async.send(
-                    topic, values[0], key=key, partition=place, **more
-                )
+                run.single = await self._async.send(**_only_record(run)._asdict())
         except BaseException as error:  # whatever it is: it belongs to the caller
             if is_cancelled(error):
                 raise
@@ -271,6 +263,13 @@ class Producer(Blocking):
             error = closed("producer")
             is_expected = len(run.asked) == len(run.records)
             run.end(error, None if is_expected else self._unseen.add(error))
+
+
+def _only_record(run: Run) -> NewRecord:
+    """The one of a run that has no other."""
+    keys, (value,) = run.columns()
+    key = None if keys is None else keys[0]
+    return NewRecord(run.topic, value, key, run.partition, *(run.more or More(None, ())))
 
 
 _open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
