@@ -27,7 +27,7 @@ warm_commands.warm_nodes()
 
 # The JVMs of the Spark tests live for a minute.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", brief_jvm.options())
-os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", brief_jvm.options())
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", brief_jvm.flags())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from patience import PATIENCE_S, size_of, wait_until
 from secure_run import WORDS
 from tries import ALL
+from warm_python import keep_spark_warm
 
 from hightide.spark.options import read_options, read_sink_options
 from hightide_cli.demo.check import Outcome, check, read
@@ -55,6 +56,7 @@ def processes_with(marker):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A demo that ran: its process's result, its output, and where its temporary files were."""
+    keep_spark_warm()
     place = tmp_path_factory.mktemp("demo")
     scratch = place / "scratch"
     scratch.mkdir()

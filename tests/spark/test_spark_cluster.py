@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import brief_jvm
 import pyarrow.parquet as pq
 from patience import PATIENCE_S
 from secure_run import variables
@@ -74,7 +75,7 @@ def run_pipeline(broker, orders, results, place, master):
     words += ["--schema", "shop string, amount int, at bigint", "--parquet", str(place / "rows")]
     words += ["--event-time", "timestamp_seconds(at)", "--window", "1 hour", "--by", "shop"]
     words += ["--watermark", "2 hours", "--compute", "sum(amount) AS total", "--results", results]
-    words += ["--conf", f"spark.executor.extraJavaOptions={os.environ['SPARK_SUBMIT_OPTS']}"]
+    words += ["--conf", f"spark.executor.extraJavaOptions={brief_jvm.flags()}"]
     command = [sys.executable, "-m", "hightide_cli.main", "pipeline", "run", "-b", broker.address]
     return subprocess.run(
         [*command, *words, "--once", "--master", master],

@@ -27,6 +27,7 @@ from patience import PATIENCE_MS
 from secure_run import own_cluster, reaching, spark_options
 from spark_support import until
 from test_spark_sink_queries import records_of
+from warm_python import keep_spark_warm
 
 from hightide.blocking import Admin, Producer
 from hightide.spark.pipeline_status import parquet_files
@@ -162,6 +163,7 @@ def kill_a_broker(cluster, chance):
 
 
 def test_whatever_is_killed_everything_is_read_and_written_once(tmp_path):
+    keep_spark_warm()
     chance, pause = random.Random(SEED), threading.Event()
     with own_cluster(brokers=3, directory=tmp_path) as cluster:
         with Admin(**reaching(cluster.address)) as admin:

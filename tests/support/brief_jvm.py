@@ -1,5 +1,6 @@
 """JVMs that live for a minute, as those of the Spark tests do: what they are told, and Spark's
-classes as an archive that they map instead of reading 280 jars, which is half of a start.
+classes as an archive that they map instead of reading 280 jars, which is half of a start. Spark
+itself is told to write no Java for each query: what that costs pays for millions of rows.
 
 No test lives here. `deploy/test.sh` runs this file: it writes the archive once for each Java and
 each Spark, beside the environment that the tests run in. A JVM that has no archive, or another one
@@ -13,18 +14,28 @@ import sys
 import tempfile
 from pathlib import Path
 
+from warm_commands import COLD
+
 FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """What they would compile well never pays."""
+_INTERPRETED = {"wholeStage": "false", "factoryMode": "NO_CODEGEN"}
+"""By the end of `spark.sql.codegen`; not in the long runs."""
 _WITH = "-Xlog:disable -Xshare:auto -XX:SharedArchiveFile="
 _PLACE = Path(sys.prefix) / "jvm-archives"
 
 
-def options() -> str:
-    """What a JVM is told, as words with spaces between them."""
+def flags() -> str:
+    """What a JVM is told of itself, as words with spaces between them."""
     written = [*_PLACE.glob("*.jsa")]
     if not written or any(letter.isspace() for letter in str(_PLACE)):
         return FLAGS
     return f"{FLAGS} {_WITH}{written[0]}"
+
+
+def options() -> str:
+    """What one is told that Spark is started in."""
+    told = [f"-Dspark.sql.codegen.{name}={value}" for name, value in _INTERPRETED.items()]
+    return " ".join([flags(), *([] if COLD else told)])
 
 
 def _archive() -> Path:

@@ -20,6 +20,7 @@ pytest.importorskip("pyspark")
 from patience import PATIENCE_MS, PATIENCE_S, Patience, size_of
 from pyspark.errors import StreamingQueryException
 from secure_run import IS_ON, blocking_cluster, direct, introduce, reaching, spark_options
+from warm_python import keep_spark_warm
 
 from hightide.blocking import Admin, Producer
 from hightide.net.ports import system_random
@@ -275,6 +276,7 @@ def logged(checkpoint, kind):
 
 @pytest.fixture(scope="session")
 def spark():
+    keep_spark_warm()
     made = session("hightide-tests", "local[2]")
     try:
         made.sparkContext.setLogLevel("OFF")

@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
 from contextlib import suppress
 from importlib import import_module
 
@@ -265,16 +264,14 @@ def call_it(title):
     ctypes.memmove(begins, said[: ends - begins - 1].ljust(ends - begins, b"\0"), ends - begins)
 
 
-def run_main():
-    """The exit code of the command."""
-    from hightide_cli.main import main
-
+def exit_code(program):
+    """How an interpreter that calls it would end."""
     try:
-        main()
+        program()
     except SystemExit as ended:
         return ended.code or 0
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
         return 1
     return 0
 
@@ -308,4 +305,5 @@ if __name__ == "__main__":
     its_door.close()
     inner.close()
     sys.argv[0] = "hightide"
-    end(run_main())
+    main = import_module("hightide_cli.main").main
+    end(exit_code(main))
