@@ -6,16 +6,14 @@ as long as some of the five compute while others wait for processes and clocks.
 
 from itertools import islice
 
-# Files whose tests share what is made once in a process: a Spark session, of which as few workers
-# as this start one, and it is warm; the syntax trees of all files.
+# Files whose tests share what is made once in a process: a Spark session, which is warm once it has
+# been started; the syntax trees of all files.
 TOGETHER = (
     (
         "test_spark_pipeline.py",
         "test_spark_losses.py",
         "test_spark_sources.py",
         "test_spark_tls.py",
-    ),
-    (
         "test_spark.py",
         "test_spark_sink_queries.py",
         "test_spark_streaming.py",
