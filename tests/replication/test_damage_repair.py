@@ -18,7 +18,7 @@ from logkit import contents, follow, make_batch, path_of, sync
 from replicakit import spans_of
 
 from hightide.protocol import controller_messages as c
-from hightide.protocol.errors import Refused
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.config import make_config
 from hightide_broker.core.cluster.changes import RemoveTopic
 from hightide_broker.core.replication.follower import Follower
@@ -51,6 +51,23 @@ async def test_a_damaged_replica_is_cut_at_the_damage_and_made_whole_by_its_lead
     here.catch_up()
     assert here.is_whole
     assert replica.high_watermark == RECORDS
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["a-disk-that-fails", "a-full-disk"])
+async def test_damage_on_a_disk_that_takes_no_index_is_an_error_of_its_partition(is_full):
+    """Whether the index led to the wrong place cannot be found out: not a bug that ends the
+    connection of all partitions."""
+    here = Frail()
+    replica = await here.follow_two(index_interval_bytes=str(SIZE))
+    here.damage(3)
+    if is_full:
+        here.disk.capacity = 0
+    else:
+        here.disk.fail("write", ".index")
+    with pytest.raises(Refused) as refused:
+        replica.read(3, limit=replica.log.log_end, max_bytes=1, at_least_one=True)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert bool(replica.offline) != is_full, "one that has no room is there when it has"
 
 
 async def test_housekeeping_mends_soon_after_nobody_relies_on_the_replica(nursery, autojump_clock):

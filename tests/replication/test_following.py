@@ -233,6 +233,17 @@ def test_a_cut_at_the_log_end_takes_an_epoch_without_records_and_nothing_else(en
     assert place.lowered == []
 
 
+def test_a_sync_that_a_cut_made_void_is_owed_again() -> None:
+    """Its topic had come to be synced while an answer was on its way."""
+    place = Place((1, 4), (3, 2), flush="synced")
+    job = place.replica.begin_sync()
+    assert job is not None
+    place.answer(diverging=(2, 4))
+    place.replica.finish_sync(job)
+    assert place.replica.owes_records
+    assert place.replica.needs_sync, "or nobody asks for it, and it fetches no more"
+
+
 def test_a_cut_below_the_log_start_takes_it_along() -> None:
     place = Place(*[(1, 1)] * 8)
     place.answer(watermark=8, log_start=5)

@@ -44,6 +44,15 @@ def test_the_last_batch_does_not_come_from_the_disk():
     assert (found.has_columns, found.has_rows, found.batch_count) == (True, False, 1)
 
 
+def test_the_last_batch_of_a_segment_that_was_closed_comes_from_the_disk():
+    disk = SimDisk()
+    log = create(disk, config=LogConfig(segment_bytes=SIZE))
+    fill(log, 2)
+    assert log.segment_count == 2
+    with pytest.raises(SegmentDamage):
+        read(damaged(log, disk), 0)
+
+
 def test_it_is_found_by_any_of_its_offsets_and_by_no_other():
     _, log = three(count=2)
     assert read(log, 4).read() == read(log, 5).read() == contents(log)[-1].data

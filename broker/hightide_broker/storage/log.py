@@ -28,7 +28,7 @@ from hightide_broker.storage.file_slice import FileSlice
 from hightide_broker.storage.indexing import load_trusted, rebuild_indexes
 from hightide_broker.storage.producer_snapshots import ProducerSnapshots
 from hightide_broker.storage.recovery import LoadedLog, Recovery, load
-from hightide_broker.storage.segment import CLEANED, LogConfig, Segment, SegmentDamage
+from hightide_broker.storage.segment import CLEANED, LogConfig, Segment
 from hightide_broker.storage.sync_job import SyncJob
 from hightide_broker.storage.times import Dated
 
@@ -234,6 +234,7 @@ class Log:
             return base
         assert base > active.base_offset, f"{self!r}: roll at {base} below {active.base_offset}"
         active.indexes.flush(final=True)
+        active.forget_tail()
         self._segments.append(Segment(self._disk, self.directory, base, config=self.config))
         self._names += 1
         return base
@@ -315,14 +316,10 @@ class Log:
                 return found
         return None
 
-    def rebuild_indexes_at(self, offset: int) -> bool:
-        """Index again the segment that holds `offset`; False if its batches are damaged
-        themselves."""
-        try:
-            rebuild_indexes(self._segments[self._segment_number(offset)])
-        except SegmentDamage:
-            return False
-        return True
+    def rebuild_indexes_at(self, offset: int) -> None:
+        """Index again the segment that holds `offset`; raises `SegmentDamage` if its batches are
+        damaged themselves, and `DiskError`."""
+        rebuild_indexes(self._segments[self._segment_number(offset)])
 
     def headers(self, offset: int) -> Iterator[BatchHeader]:
         """The headers of every batch that ends above `offset`."""

@@ -196,6 +196,8 @@ class Following:
             replica.go_offline(f"cutting it at {target} failed: {error}")
             return Stop(replica.offline)
         replica.committed.advance(max(replica.committed.value, found.log_start))
+        # A sync that is under way counts for nothing once the log was cut.
+        replica.needs_sync = replica.needs_sync or owes_sync(replica)
         return step
 
 

@@ -10,6 +10,7 @@ is acknowledged after that; a full disk refuses one append and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -450,22 +451,18 @@ class Replica:
     def _read(
         self, offset: int, limit: int, *, max_bytes: int, at_least_one: bool
     ) -> FileSlice | None:
-        log = self.log
-        for attempt in (1, 2):
+        def look(log: Log) -> FileSlice | None:
+            read = partial(
+                log.read, offset, max_bytes=max_bytes, limit_offset=limit, at_least_one=at_least_one
+            )
             try:
-                return log.read(
-                    offset, max_bytes=max_bytes, limit_offset=limit, at_least_one=at_least_one
-                )
-            except SegmentDamage as damage:
+                return read()
+            except SegmentDamage:
                 # The way there may have led through a damaged index: build it again, once.
-                if attempt == 2 or not log.rebuild_indexes_at(offset):
-                    self.go_offline(advice(damage), damaged=True)
-                    raise Refused(
-                        ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {damage}"
-                    ) from damage
-            except DiskError as error:
-                raise self._storage_refusal(error) from error
-        raise AssertionError("unreachable")
+                log.rebuild_indexes_at(offset)
+                return read()
+
+        return self.ask_log(look)
 
     def ask_log(self, look: Callable[[Log], T]) -> T:
         """What `look` finds in the log. Raises `Refused`; what cannot be read takes this replica
