@@ -19,7 +19,7 @@ from secure_run import direct, reaching, spark_options
 pytest.importorskip("pyspark")
 
 from logkit import make_batch
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from spark_support import (  # noqa: F401
     Served,
     Sink,
@@ -113,9 +113,10 @@ class Driven:
         """Another run from the same checkpoint."""
         self._reader = HightideStreamReader(self._options)
 
-    def batch(self):
+    def batch(self, limit=None):
         start = self._at
-        self._at = self._reader.latestOffset(start, ReadAllAvailable())
+        most = ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        self._at = self._reader.latestOffset(start, most)
         return self.plan(start)
 
     @property
@@ -177,6 +178,25 @@ def test_a_batch_that_is_run_again_is_not_made_of_what_came_since(cluster, made_
     query.restart()
     with pytest.raises(DataLoss, match="was cut at offset 10"):
         query.plan(start)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("already", [[], LOST[:5]], ids=["whole", "above-the-cut"])
+def test_without_fail_on_data_loss_a_batch_that_is_run_again_hides_nothing_new(
+    cluster, made_log, already
+):
+    """It ends where the log was cut, or is empty; the next one goes back there."""
+    query = Driven(cluster, made_log.name, failOnDataLoss="false")
+    made_log.fill_the_first_broker_alone()
+    if already:
+        assert query.batch(limit=15) == KEPT + already
+    start = query.at
+    assert query.batch() == (LOST[5:] if already else KEPT + LOST)
+    made_log.lose_it()
+    query.restart()
+    assert query.plan(start) == ([] if already else KEPT)
+    assert query.batch() == []
+    assert query.batch() == NEW
 
 
 @pytest.mark.live

@@ -199,6 +199,20 @@ def test_who_writes_a_batch_again_goes_on_behind_what_is_there(target, cut):
     assert sorted(n for values in once.values() for n in values) == [*range(2_000)]
 
 
+@pytest.mark.parametrize("beside", [0, 30_000])
+def test_a_task_of_a_job_that_is_tried_again_goes_on_behind_what_is_there(target, beside):
+    """Nobody keeps where the rows of a job begin; others may have written since."""
+    job = {"topics": {}, "writing": None}
+    target.task(**job).write(rows(0, 700))
+    if beside:
+        target.task(task=1, **job).write(rows(2_000, 2_000 + beside))
+    again = target.task(**job)
+    again.write(rows(0, 2_000))
+    again.finish()
+    assert again.stored_before == 700
+    assert everything(target) == [*range(2_000 + beside)]
+
+
 def test_rows_may_come_in_another_order_when_they_are_written_again(target):
     """Behind a shuffle they do; a task died when it had sent the first 700."""
     numbers = [*range(2_000)]

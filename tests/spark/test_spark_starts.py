@@ -23,6 +23,7 @@ from hightide.spark.client import client_for
 from hightide.spark.offsets import DataLoss, Position
 from hightide.spark.options import read_options
 from hightide.spark.pipeline import lag
+from hightide.spark.planner import Planner
 from hightide.spark.source import HightideStreamReader
 
 pytestmark = pytest.mark.live
@@ -38,13 +39,15 @@ class Query:
     """A query with Spark's memory of it: ends of batches are kept, initial offsets are not."""
 
     def __init__(self, served, *topics, **options):
-        given = {**spark_options(served.address), "subscribe": ",".join(topics)}
-        given |= {"startingOffsets": "earliest"} | options
-        self._options = read_options(given, streaming=True)
+        named = {"subscribe": ",".join(topics)} if topics else {}
+        self._given = {**spark_options(served.address), "startingOffsets": "earliest", **named}
         self.ends = []
-        self.restart()
+        self.restart(**options)
 
-    def restart(self):
+    def restart(self, **options):
+        """Another run, which is told these options, too."""
+        self._given |= options
+        self._options = read_options(self._given, streaming=True)
         self._reader = HightideStreamReader(self._options)
 
     def plan(self, limit=None):
@@ -98,6 +101,33 @@ def test_a_partition_that_is_new_begins_where_it_began(served):
         query.run_again()
     served.fill(topic, numbered(20, 22), 1)
     assert query.plan() == numbered(20, 22)
+
+
+def test_a_broker_that_knows_of_fewer_partitions_makes_the_query_forget_none(served, monkeypatch):
+    topic = served.topic(2)
+    served.fill(topic, numbered(0, 3))
+    served.fill(topic, numbered(10, 13), 1)
+    query = Query(served, topic)
+    assert query.plan() == numbered(0, 3) + numbered(10, 13)
+    served.fill(topic, numbered(3, 5))
+    known = Planner.partitions
+    monkeypatch.setattr(Planner, "partitions", lambda planner: known(planner)[:1])
+    assert query.plan() == numbered(3, 5)
+    monkeypatch.undo()
+    served.fill(topic, numbered(13, 15), 1)
+    assert query.plan() == numbered(13, 15)
+
+
+def test_a_partition_that_is_not_assigned_any_more_is_left_out(served, caplog):
+    topic = served.topic(2)
+    both, one = (json.dumps({topic: numbers}) for numbers in ([0, 1], [0]))
+    query = Query(served, assign=both)
+    query.plan()
+    served.fill(topic, numbered(0, 3))
+    query.restart(assign=one, failOnDataLoss="false")
+    assert query.plan() == numbered(0, 3)
+    assert [*query.ends[-1]["topics"][topic]["partitions"]] == ["0"]
+    assert any("no longer assigned" in text for text in warnings_in(caplog))
 
 
 def test_what_a_new_partition_has_lost_before_it_was_read_is_data_loss(served, caplog):

@@ -27,7 +27,8 @@ class Losses:
         """The leader epoch in which a partition's log was last seen to be whole."""
 
     def checked(self, begin: Position) -> Position:
-        """A position without topics that are gone, or were made again; raises `DataLoss`."""
+        """A position without topics that are gone, or were made again, and partitions that are not
+        read any more; raises `DataLoss`."""
         ids = self._planner.refresh(gone_ok=True)
         gone = [topic for topic in begin.topic_ids if topic not in ids]
         for topic in gone:
@@ -42,7 +43,8 @@ class Losses:
         if self._is_first_look:
             self._check_checkpoint(begin)
             self._is_first_look = False
-        return begin
+        reads = self._planner.options.reads
+        return begin._replace(places={tp: at for tp, at in begin.places.items() if reads(*tp)})
 
     def _check_checkpoint(self, begin: Position) -> None:
         """What may have become of partitions while the query did not run."""
@@ -66,9 +68,12 @@ class Losses:
                 why = f"the log begins at offset {offset}: {gone}"
                 self._lost(f"{topic}-{partition}: it is new to the query, but {why}")
 
-    def cuts(self, begin: Position, heads: Position) -> dict[TopicPartition, Place]:
+    def cuts(
+        self, begin: Position, heads: Position, *, is_read: bool = True
+    ) -> dict[TopicPartition, Place]:
         """Where logs end that were cut below what was read of them, as an unclean election does;
-        what comes there is to be read again. Raises `DataLoss`.
+        what comes there is to be read again. Raises `DataLoss`. `is_read` False: it is about to be
+        read once more, and is looked at again afterwards.
 
         A log is cut only when its leader epoch changes, so it is only then asked about."""
         found = {}
@@ -87,7 +92,8 @@ class Losses:
                     why = f"the log was cut at offset {end}: {gone}"
                 self._lost_at(tp, place, why)
                 found[tp] = Place(end, head.leader_epoch)
-            self._whole[tp] = head.leader_epoch
+            if is_read:
+                self._whole[tp] = head.leader_epoch
         return found
 
     def _end_of_what_was_read(self, tp: TopicPartition, place: Place, head: Place) -> int:

@@ -118,12 +118,15 @@ def begin_of(start: Position, tp: TopicPartition, first: Mapping[TopicPartition,
     return first.get(tp, 0) if known is None else known.offset
 
 
+_NOWHERE = Place(-1, -1)
+
+
 def no_further_back(start: Position, end: Position) -> Position:
-    """`end`, but nowhere before `start`: a leader of old that does not know yet says less."""
+    """`end`, but nowhere before `start`: a leader of old that does not know yet says less, and a
+    broker of old knows of fewer partitions."""
     places = dict(end.places)
     for tp, before in start.places.items():
-        place = places.get(tp)
-        if place is not None and place.offset < before.offset:
+        if tp[0] in end.topic_ids and places.get(tp, _NOWHERE).offset < before.offset:
             places[tp] = before
     return end._replace(places=places)
 

@@ -240,9 +240,10 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner.refresh(gone_ok=True)
         begin = begin.without(begin.made_again(until.topic_ids))
         if end != self._planned:
-            # Of another run: what was planned then may have been cut off since.
+            # Of another run: what was planned then may have been cut off since. What came in its
+            # place is read by the next batch, which goes back there.
             heads = self._planner.heads()
-            self._losses.cuts(until, heads)
+            until = until.at(self._losses.cuts(until, heads, is_read=False))
             self._latest = heads.to_json()
         told = {tp: Place(offset, -1) for tp, offset in until.starts.items()}
         return [RangePartition(wanted) for wanted in self._planner.ranges(begin.at(told), until)]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 100
+LOOK_BACK_OFFSETS = 10_000
+"""How far from the last row of a task the others are looked for first."""
 ANY_TIME = -1
 """Of rows that were given the broker's time."""
 
@@ -102,14 +104,20 @@ class Stored:
     def read(
         self, client: BlockingClient, lane: Lane, sequences: range, begin: int, last_offset: int
     ) -> None:
-        """Add the rows of a lane with these numbers, which lie from `begin` to `last_offset`;
-        raises `LayoutChanged` if some of them are gone."""
-        before = self.count
-        found = batches_of(client, lane.tp, begin, last_offset + 1, timeout_s=60.0)
-        for header, batch in found:
-            if lane.holds(header) and header.base_sequence in sequences:
-                for record in to_records(batch, header, *lane.tp):
-                    self.add(record)
+        """Add the rows of a lane with these numbers, which lie from `begin` at the earliest to
+        `last_offset`; raises `LayoutChanged` if some of them are gone."""
+        before, lowest = self.count, last_offset + 1
+        for start, end in _backwards(begin, last_offset + 1, len(sequences)):
+            for header, batch in batches_of(client, lane.tp, start, end, timeout_s=60.0):
+                # One that reaches into what was looked at was found there.
+                if header.base_offset >= lowest or not lane.holds(header):
+                    continue
+                if header.base_sequence in sequences:
+                    for record in to_records(batch, header, *lane.tp):
+                        self.add(record)
+            lowest = start
+            if self.count - before == len(sequences):
+                break
         if self.count - before != len(sequences):
             raise LayoutChanged(
                 f"of {counted(len(sequences), 'row')} that a task stored in "
@@ -147,6 +155,16 @@ class Stored:
             return False
         self.count -= 1
         return True
+
+
+def _backwards(begin: int, end: int, count: int) -> Iterator[tuple[int, int]]:
+    """Ranges from `end` down to `begin`, each larger than the one before: so many rows lie near the
+    end, unless others have written much between them."""
+    size = max(2 * count, LOOK_BACK_OFFSETS)
+    while begin < end:
+        start = max(begin, end - size)
+        yield start, end
+        end, size = start, 2 * size
 
 
 def rows_as_python(rows: Rows) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
