@@ -441,6 +441,29 @@ def test_many_clients_share_one_thread(node):
         assert threading.active_count() <= before + 1
 
 
+def test_records_wait_for_a_cluster_that_is_not_there_together(monkeypatch):
+    """Each as long as it may, and not one after the other."""
+    waited = []
+
+    def flush():
+        with Producer("127.0.0.1:1", max_block_ms=200) as producer:
+            send = producer._async.send
+
+            async def noted(*args, **told):
+                waited.append(1)
+                return await send(*args, **told)
+
+            monkeypatch.setattr(producer._async, "send", noted)
+            deliveries = [producer.send("t", b"x", timestamp=1) for _ in range(100)]
+            producer.flush()
+            for delivery in deliveries:
+                with pytest.raises(HightideError):
+                    delivery.result()
+
+    assert within_patience(flush) is None
+    assert len(waited) < 50
+
+
 def test_a_cluster_that_is_not_there_is_an_error_and_not_a_hang():
     def send():
         with Producer("127.0.0.1:1", max_block_ms=200) as producer:

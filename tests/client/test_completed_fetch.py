@@ -5,11 +5,15 @@ Goal: `ready.py`: a position is never beyond what a caller has, and one bad or l
 none of the others. Method: batches by hand, no network.
 """
 
+import sys
+import threading
+
 import pytest
 from brokers import batch
+from test_blocking import HANGS_S
 
 from hightide.consume import completed_fetch as module
-from hightide.consume.completed_fetch import CompletedFetch
+from hightide.consume.completed_fetch import CompletedFetch, Lent
 from hightide.consume.subscription import FetchedBatch, Subscription
 from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import parse_header, stamp
@@ -32,6 +36,36 @@ def found():
     assignment = subscription.get(WHERE)
     assignment.seek(0)
     return assignment, CompletedFetch(subscription)
+
+
+@pytest.mark.parametrize("take", [list, Lent.take_all], ids=["one-by-one", "all-at-once"])
+@pytest.mark.parametrize("line", range(8))
+def test_nobody_who_ends_it_waits_for_who_takes(take, line):
+    """In the middle of taking, the handler of a signal may close the consumer: its thread waits for
+    trio's, which ends what was lent."""
+    counts, lines = [], []
+
+    def end_it(frame, event, _):
+        if event == "line" and frame.f_code in (Lent.__iter__.__code__, Lent.take_all.__code__):
+            lines.append(frame.f_lineno)
+            if len(lines) == line + 1:
+                other = threading.Thread(target=lent.end, daemon=True)
+                other.start()
+                other.join(HANGS_S)
+                assert not other.is_alive()
+        return end_it
+
+    lent = Lent([*"abc"], lambda count, _: counts.append(count))
+    before = sys.gettrace()
+    sys.settrace(end_it)
+    try:
+        taken = take(lent)
+    finally:
+        sys.settrace(before)
+    lent.catch_up()
+    lent.catch_up()
+    assert sum(counts) == len(taken)
+    assert taken == [*"abc"[: len(taken)]]
 
 
 def rows(lent):

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -54,8 +54,14 @@ class Interrupted(BaseException):
     """What the signal's handler raises, as Ctrl-C does."""
 
 
+def _interrupt(*_: object) -> None:
+    raise Interrupted
+
+
 @contextmanager
-def interrupted_while_waiting(client: Consumer | Producer) -> Iterator[None]:
+def interrupted_while_waiting(
+    client: Consumer | Producer, handle: Callable[..., None] = _interrupt
+) -> Iterator[None]:
     """A signal comes as soon as this thread waits for a call of the client."""
     main, done = threading.get_ident(), threading.Event()
 
@@ -66,9 +72,6 @@ def interrupted_while_waiting(client: Consumer | Producer) -> Iterator[None]:
                 signal.pthread_kill(main, signal.SIGUSR1)
                 return
             time.sleep(0.001)
-
-    def handle(*_: object) -> None:
-        raise Interrupted
 
     before = signal.signal(signal.SIGUSR1, handle)
     thread = threading.Thread(target=interrupt, daemon=True)
@@ -167,7 +170,7 @@ def test_what_a_poll_brought_to_an_interrupted_thread_is_read_again(filled):
         assert consumer.position("t", 0) in (0, None)
         assert take(consumer, 3) == numbered(3)
         rows = consumer._run(partial(consumer._async.lend_arrow, timeout_ms=60_000))
-        assert len(rows._rows) == 997
+        assert len(rows._whole[0]) == 997
         assert take(consumer, 2) == numbered(5)[3:]
     assert committed(filled) == 5
 

@@ -27,6 +27,7 @@ from test_portal import (  # noqa: F401
     committed,
     consumer_in_group,
     filled,
+    interrupted_while_waiting,
     node,
 )
 
@@ -63,6 +64,29 @@ def test_a_last_word_that_an_interruption_took_is_not_waited_for():
     call.end(5)
     call._inbox.get()
     assert within_patience(call.wait) is None
+
+
+def test_a_handler_that_asks_something_leaves_what_its_thread_waits_for(node, monkeypatch):
+    """It is the same thread, and it did not go away."""
+    told: list[object] = []
+
+    async def slow() -> None:
+        while not told:
+            await trio.sleep(0.01)
+        await trio.sleep(0.1)
+        told.append("flushed")
+
+    with producer_of(node) as producer:
+        monkeypatch.setattr(producer._async, "flush", slow)
+        with interrupted_while_waiting(producer, lambda *_: told.append(producer.metrics())):
+            producer.flush()
+        assert told[-1] == "flushed"
+        monkeypatch.undo()
+    told.clear()
+    with consumer_of(node) as consumer:
+        with interrupted_while_waiting(consumer, lambda *_: told.append(consumer.metrics())):
+            assert consumer.poll(timeout_ms=500) == []
+        assert len(told) == 1
 
 
 def test_an_interrupted_send_leaves_a_producer_that_works(node, monkeypatch):

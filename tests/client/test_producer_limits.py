@@ -20,7 +20,7 @@ from fake_broker import IGNORE, FakeBroker, Trick, in_memory, refuse
 from hightide import ApiError, Producer
 from hightide.produce.delivery import ERRORS_KEPT, Unseen
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ErrorCode, UsageError
+from hightide.protocol.errors import DeliveryTimeout, ErrorCode, UsageError
 from hightide.protocol.records import iter_batches
 
 
@@ -284,3 +284,17 @@ async def test_a_batch_comes_again_after_retry_backoff_ms_and_after_twice_that(a
         await producer.send("t", b"x")
     pauses = [later - before for before, later in pairwise(times)]
     assert pauses == [pytest.approx(pause, rel=0.21) for pause in (0.2, 0.4, 0.8, 1.0)]
+
+
+async def test_brokers_that_say_nothing_of_leaders_either_delay_no_outcome(autojump_clock):
+    """A network that is gone answers nothing: who looks for leaders waits, and gives up in time."""
+    broker = FakeBroker({"t": 1})
+    patience = {"request_timeout_ms": 10_000, "delivery_timeout_ms": 12_000}
+    async with in_memory(broker) as network, producer_of(broker, network, **patience) as producer:
+        await (await producer.send("t", b"before"))
+        broker.always(m.ProduceRequest, IGNORE)
+        broker.always(m.MetadataRequest, IGNORE)
+        started = trio.current_time()
+        with pytest.raises(DeliveryTimeout):
+            await (await producer.send("t", b"x"))
+        assert 12 <= trio.current_time() - started <= 13

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -157,8 +158,11 @@ class Call(Generic[T]):
         self.is_awaited = is_awaited
         self.is_over = self.is_left = False
         self.ended = trio.Event()
-        self.owner = (threading.get_ident(), _thread.jobs) if is_awaited else None
-        """The thread that waits, and in how many jobs it is."""
+        self.owner = threading.get_ident() if is_awaited else None
+        """The thread that waits."""
+        self.within = frozenset(_waiting_here()) if is_awaited else frozenset()
+        """Other calls that it is in the middle of: it was lent to a listener meanwhile, or a signal
+        or a finalizer has it ask for something."""
         self._portal = portal
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._result: Any = None
@@ -213,6 +217,16 @@ class Call(Generic[T]):
             if job is None:
                 return
             job.run()
+
+
+def _waiting_here() -> Iterator[Call[Any]]:
+    """The calls in the middle of whose `wait` this thread is, by its frames: what it went away from
+    by an interruption has none there, wherever that struck."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if frame.f_code is Call.wait.__code__:
+            yield frame.f_locals["self"]
 
 
 class Opened:
@@ -322,16 +336,20 @@ class Opened:
                 result = await work()
         except BaseException as failure:  # nothing may end the thread of all the others
             error = _told(failure)
-        if error is None and call.scope.cancelled_caught and self._is_ending:
-            await self._over.wait()
-            error = self._why_over() if call.is_awaited else None
+        if error is None and call.scope.cancelled_caught:
+            if not self._is_ending:
+                error = ClosedError("the thread that asked for this went away from it")
+            else:
+                await self._over.wait()
+                error = self._why_over() if call.is_awaited else None
         self._calls.remove(call)
         call.end(result, error)
 
     async def _until_all_left_have_ended(self, call: Call[Any]) -> None:
         # A thread that was interrupted twice went away from a call, and comes with another one.
         for other in self._calls[: self._calls.index(call)]:
-            is_left = other.is_left or (other.owner is not None and other.owner == call.owner)
+            is_mine = other.owner is not None and other.owner == call.owner
+            is_left = other.is_left or (is_mine and other not in call.within)
             if is_left and other not in self._closing:
                 other.scope.cancel()
                 await other.ended.wait()

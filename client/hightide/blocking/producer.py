@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -27,6 +28,7 @@ from hightide.produce.bulk import RecordRange, listed
 from hightide.produce.checks import NewRecord
 from hightide.produce.delivery import Unseen
 from hightide.produce.options import ProducerOptions
+from hightide.protocol.errors import HightideError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +77,8 @@ class Producer(Blocking):
         self._at_pump: list[Run] = []
         """What is on its way, and what a pump was cancelled with."""
         self._unseen = Unseen()
+        self._in_vain: dict[str, tuple[float, HightideError]] = {}
+        """Topics that were waited for, until when, and why they are not known."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -209,6 +213,10 @@ class Producer(Blocking):
 
     async def _move(self, run: Run) -> None:
         """Buffer a run, and say what became of it."""
+        until, why = self._in_vain.get(str(run.topic), (0.0, None))
+        if why is not None and run.begun_at < until:  # it has waited for that long, too
+            run.end(why, self._unseen.add(why))
+            return
         try:
             if len(run.records) > 1:
                 keys, values = run.columns()
@@ -218,6 +226,8 @@ class Producer(Blocking):
         except BaseException as error:  # whatever it is: it belongs to the caller
             if is_cancelled(error):
                 raise
+            if isinstance(error, HightideError) and not self._async.knows(str(run.topic)):
+                self._in_vain[str(run.topic)] = time.monotonic(), error
             run.end(error, self._unseen.add(error))
         else:
             run.end()

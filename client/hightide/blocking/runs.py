@@ -5,6 +5,7 @@ once a run: waking trio's thread, a place in the queue, finding a partition, fil
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
@@ -48,8 +49,8 @@ class Run:
     has the error that all of them have which are not."""
 
     __slots__ = (
-        "asked", "error", "gathers", "indexes", "is_keyed", "is_over", "is_taken", "more",
-        "numbers", "partition", "placement", "producer", "records", "room", "see", "single",
+        "asked", "begun_at", "error", "gathers", "indexes", "is_keyed", "is_over", "is_taken",
+        "more", "numbers", "partition", "placement", "producer", "records", "room", "see", "single",
         "slots", "topic", "waiter", "weight",
     )  # fmt: skip
 
@@ -79,6 +80,7 @@ class Run:
         self.indexes: list[int] = []
         self.more = more
         """Of its only record, if that has more."""
+        self.begun_at = time.monotonic()
         self.gathers = False
         """Whether others may join."""
         self.room = -1

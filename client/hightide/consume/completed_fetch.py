@@ -6,9 +6,9 @@ handed out when that thread takes it, so that nothing is lost on the way to some
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,71 +40,80 @@ class _Lent(Protocol):
 
 
 class Lent:
-    """Records on their way to another thread, which takes one after the other, or all."""
+    """Records on their way to another thread, which takes one after the other, or all.
+
+    Nobody waits for a lock: a signal's handler, in the middle of taking, may close the consumer,
+    and waits for the thread that then calls `end`. What is taken leaves a list in one step of the
+    interpreter, on one side or the other."""
 
     def __init__(self, records: Sequence[Record], note: Callable[[int, Record], None]) -> None:
         self._records = records
         self._note = note
+        self._waiting = deque(records)
+        self._whole = [self._waiting]
+        """Who takes it out of here has all that waits."""
         self._is_over = False
-        self._taking = threading.Lock()
-        self._taken = self._noted = 0
-        self._in_work: Record | None = None
+        self._kept = self._noted = 0
+        """How many were not taken, in the end; of how many it is known that they were."""
 
     def __iter__(self) -> Iterator[Record]:
         while True:
-            with self._taking:
-                if self._is_over or self._taken >= len(self._records):
-                    return
-                record = self._in_work = self._records[self._taken]
-                self._taken += 1
+            try:
+                record = self._whole[0].popleft()
+            except IndexError:
+                return
             yield record
 
     def take_all(self) -> list[Record]:
-        """Every record; none if it is too late for that."""
-        with self._taking:
-            if self._is_over or not self._records:
-                return []
-            self._in_work, self._taken = self._records[0], len(self._records)
-            return list(self._records)
+        """Every record that waits; none if it is too late for that."""
+        try:
+            return list(self._whole.pop())
+        except IndexError:
+            return []
 
     def end(self) -> None:
         """What was not taken by now, never will be."""
-        with self._taking:
+        with suppress(IndexError):
+            self._whole.pop()
             self._is_over = True
+            while True:
+                self._waiting.popleft()
+                self._kept += 1
 
     def catch_up(self) -> None:
         """What was taken since is handed out."""
-        taken, in_work = self._taken - self._noted, self._in_work
-        if taken and in_work is not None:
-            self._noted += taken
-            self._note(taken, in_work)
+        is_one_by_one = self._is_over or bool(self._whole)
+        waiting = len(self._waiting) if is_one_by_one else 0
+        taken = len(self._records) - self._kept - waiting
+        if taken > self._noted:
+            count, self._noted = taken - self._noted, taken
+            self._note(count, self._records[taken - 1 if is_one_by_one else 0])
 
 
 class LentRows:
     """The same for rows of Arrow, which are taken together."""
 
     def __init__(self, rows: pa.RecordBatch, note: Callable[[], None]) -> None:
-        self._is_over = False
-        self._taking = threading.Lock()
-        self._rows = rows
+        self._whole = [rows]
         self._note: Callable[[], None] | None = note
-        self._is_taken = False
 
     def take_all(self) -> pa.RecordBatch | None:
         """The rows; None if it is too late for that."""
-        with self._taking:
-            self._is_taken = not self._is_over
-            return self._rows if self._is_taken else None
+        try:
+            return self._whole.pop()
+        except IndexError:
+            return None
 
     def end(self) -> None:
         """What was not taken by now, never will be."""
-        with self._taking:
-            self._is_over = True
+        with suppress(IndexError):
+            self._whole.pop()
+            self._note = None
 
     def catch_up(self) -> None:
         """What was taken since is handed out."""
         note = self._note
-        if self._is_taken and note is not None:
+        if note is not None and not self._whole:
             self._note = None
             note()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hightide.produce.options import ProducerOptions
 from hightide.protocol.batch_builder import RECORD_OVERHEAD, header_bytes
 from hightide.protocol.columns import Headers
-from hightide.protocol.errors import UsageError, whole
+from hightide.protocol.errors import RecordTooLarge, UsageError, whole
 from hightide.protocol.records import TIMESTAMP_MAX
+from hightide.protocol.words import counted
 
 BYTES = (bytes, type(None))
 """What a key, a value, and the value of a header may be."""
@@ -57,6 +59,14 @@ def checked_partition(topic: str, partition: int, count: int) -> int:
     if not 0 <= number < count:
         raise UsageError(f"partition {partition}, topic {topic!r} has 0 to {count - 1}")
     return number
+
+
+def too_large(size: int, options: ProducerOptions) -> RecordTooLarge:
+    """Why no request, or no memory, holds a record of so many bytes."""
+    return RecordTooLarge(
+        f"record of {counted(size, 'byte')}, max_request_size is "
+        f"{options.max_request_size} and buffer_memory is {options.buffer_memory}"
+    )
 
 
 def checked_timestamp(timestamp: int) -> int:

@@ -30,14 +30,18 @@ from hightide.produce.bulk import (
     by_partition,
     checked_items,
 )
-from hightide.produce.checks import NewRecord, checked_partition, checked_timestamp
+from hightide.produce.checks import (
+    NewRecord,
+    checked_partition,
+    checked_timestamp,
+    too_large,
+)
 from hightide.produce.delivery import Delivery, wait_done
 from hightide.produce.options import ProducerOptions
 from hightide.produce.partitioner import StickyPartitioner, partition_for_key
 from hightide.produce.sender import Sender
 from hightide.protocol.batch_builder import Batch
 from hightide.protocol.errors import (
-    RecordTooLarge,
     RequestTimedOut,
     UsageError,
 )
@@ -192,17 +196,19 @@ class Producer:
     @ki_protected
     def send_at_once(self, record: NewRecord) -> Delivery | None:
         """As `send`, if nothing has to be waited for; else None, and nothing is buffered."""
-        sender = self._opened()
-        if self._owes_checkpoint or record.topic.__class__ is not str:
-            return None
-        if record.topic not in sender.partition_counts:
+        sender, is_name = self._opened(), record.topic.__class__ is str
+        if self._owes_checkpoint or not (is_name and self.knows(record.topic)):
             return None
         size = self._checked_size(record)
         return self._buffer(sender, record, size) if self._accumulator.has_room(size) else None
 
+    def knows(self, topic: str) -> bool:
+        """Whether it is known how many partitions a topic has."""
+        return self._sender is not None and topic in self._sender.partition_counts
+
     def _checked_size(self, record: NewRecord) -> int:
         if (size := record.checked_size()) > self._record_max:
-            raise self._too_large(size)
+            raise too_large(size, self._options)
         return size
 
     def _buffer(self, sender: Sender, record: NewRecord, size: int) -> Delivery:
@@ -349,7 +355,7 @@ class Producer:
         a partition, from, to and bytes, and says which batch took them, and whether that is news to
         the sender; `whole`: each time a batch of its own."""
         if cutter.largest > self._record_max:
-            raise self._too_large(cutter.largest)
+            raise too_large(cutter.largest, self._options)
         accumulator = self._accumulator
         while not cutter.is_done:
             sender = self._opened()
@@ -430,12 +436,6 @@ class Producer:
         sender = self._opened()
         count = await self._partition_count(sender, topic)
         return None if partition is None else checked_partition(topic, partition, count)
-
-    def _too_large(self, size: int) -> RecordTooLarge:
-        return RecordTooLarge(
-            f"record of {counted(size, 'byte')}, max_request_size is "
-            f"{self._options.max_request_size} and buffer_memory is {self._options.buffer_memory}"
-        )
 
     def _sticky_partition(self, topic: str, size: int, count: int) -> int:
         """Stay while the open batch has room for the record, then move on."""

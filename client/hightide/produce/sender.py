@@ -89,7 +89,7 @@ class Sender:
         self._sent: dict[_Sent, None] = {}
         """Those without an answer; the first was sent first."""
         self._is_over = False
-        self._is_renewing = False
+        self._is_renewing = self._is_looking = False
         self._why_no_id: HightideError | None = None
         """Why there is no producer id yet, without which nothing is sent."""
         self._wake = Nudge()
@@ -143,31 +143,45 @@ class Sender:
         """Find leaders, start senders, expire what waited too long; until cancelled."""
         if self._idempotent:
             await self._become_idempotent()
-        failures = 0
         while True:
             now = trio.current_time()
             self._expire(now)
             self._give_up_late(now)
-            leaderless: dict[str, None] = {}
             queues = self.accumulator.active()
             for queue in queues:
                 leader = self._cluster.metadata.leader(queue.topic, queue.partition)
-                if leader is None:
-                    leaderless[queue.topic] = None
-                elif leader.leader not in self._senders:
+                if leader is not None and leader.leader not in self._senders:
                     self._senders[leader.leader] = None
                     start(self._nursery, self._send_to, leader.leader)
-            if leaderless or (self._cluster.is_stale and self.partition_counts):
-                failures = await self._refresh(failures)
-                continue
+            if not self._is_looking and self._has_to_look():
+                self._is_looking = True
+                start(self._nursery, self._look_for_leaders)
             deadline = self.accumulator.next_expiry()
             if queues:  # of which some may be sent, and be waited for, while this sleeps
                 oldest = next((sent.began for sent in self._sent), now)
                 deadline = min(deadline, oldest + self._patience_s)
-            if self.partition_counts:
+            if self.partition_counts and not self._is_looking:
                 deadline = min(deadline, self._cluster.metadata.stale_at)
             self._house_sleeps_until = deadline
             await self._wake.sleep_until(deadline)
+
+    def _has_to_look(self) -> bool:
+        """Whether leaders are not known, or may be others by now."""
+        if self._cluster.is_stale and self.partition_counts:
+            return True
+        leader = self._cluster.metadata.leader
+        return any(
+            leader(queue.topic, queue.partition) is None for queue in self.accumulator.active()
+        )
+
+    async def _look_for_leaders(self) -> None:
+        """Until all are known. In a task of its own: brokers that are silent are waited for, and
+        what waits too long is given up meanwhile."""
+        failures = 0
+        while self._has_to_look():
+            failures = await self._refresh(failures)
+        self._is_looking = False
+        self._wake.set()
 
     async def _refresh(self, failures: int) -> int:
         """Look for leaders again; how often in a row that was in vain."""
@@ -181,12 +195,7 @@ class Sender:
             self.partition_counts[topic] = (
                 self._cluster.metadata.partition_count(topic) or self.partition_counts[topic]
             )
-        leaderless = any(
-            self._cluster.metadata.leader(queue.topic, queue.partition) is None
-            for queue in self.accumulator.active()
-        )
-        if not leaderless and not self._cluster.is_stale:
-            self._wake.set()
+        if not self._has_to_look():
             return 0
         await trio.sleep(self._cluster.backoff_s(failures + 1))
         return failures + 1
