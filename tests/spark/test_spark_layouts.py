@@ -300,6 +300,22 @@ def test_a_mark_that_is_kept_again_stays_as_old_as_it_was(target):
     assert after.kept_at == before.kept_at
 
 
+def test_a_mark_is_as_old_as_what_is_oldest_of_its_batch(target, admin):
+    """A topic that the batch came to later makes what was stored before no younger."""
+    other, sink = f"{target.name}-0", f"sink-of-{target.name}"
+    admin.create_topic(other)
+
+    def kept(next_batch, topic, at):
+        mark = Mark(next_batch, {topic: TopicMark("id", (0,))}, kept_at=at)
+        mark.write(target.client(), sink, [topic], timeout_s=PATIENCE_S)
+        return Mark.read(target.client(), sink, timeout_s=PATIENCE_S).kept_at
+
+    assert kept(3, target.name, 1_000) == 1_000
+    assert kept(3, other, 2_000) == 1_000
+    assert kept(4, other, 2_000) == 2_000, "of another batch"
+    assert kept(4, target.name, 3_000) == 2_000
+
+
 # --- whose rows they are ------------------------------------------------------------------------
 
 

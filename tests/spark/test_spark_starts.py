@@ -56,6 +56,10 @@ class Query:
         self.ends.append(self._reader.latestOffset(start, limit or ReadAllAvailable()))
         return self.run_again()
 
+    def end_here(self):
+        """It reads what is there now, as a query with `availableNow` does."""
+        self._reader.prepareForTriggerAvailableNow()
+
     def lag(self):
         """How far the last batch is behind, as Spark would tell."""
         kept = (self._reader.reportLatestOffset(), self.ends[-1])
@@ -182,6 +186,17 @@ def test_a_topic_that_was_named_and_is_gone_is_data_loss(served):
     served.delete_topic(gone)
     with pytest.raises(DataLoss, match=rf"{gone}: the topic is gone"):
         query.plan()
+
+
+def test_a_topic_that_goes_between_two_batches_of_what_is_there_is_left_out(served):
+    kept, gone = served.topic(1), served.topic(1)
+    query = Query(served, kept, gone, failOnDataLoss="false")
+    served.fill(kept, numbered(0, 4))
+    served.fill(gone, numbered(10, 14))
+    query.end_here()
+    assert query.plan(ReadMaxRows(4)) == numbered(0, 2) + numbered(10, 12)
+    served.delete_topic(gone)
+    assert query.plan() == numbered(2, 4)
 
 
 def test_without_fail_on_data_loss_a_topic_that_was_named_is_left_out(served, caplog):

@@ -141,6 +141,8 @@ class Mark:
         )
         refused = words["refused"] or (self.refused if words["next"] == self.next_batch else "")
         next_batch, kept_at = words["next"], words["at"]
+        if next_batch == self.next_batch and self.kept_at:
+            kept_at = min(kept_at, self.kept_at)  # rows of the batch may be as old as that
         return replace(
             whole, next_batch=next_batch, before=before, refused=refused, kept_at=kept_at
         )
