@@ -51,6 +51,7 @@ from hightide.spark.produce import (
     sorted_rows,
 )
 from hightide.spark.sink import HightideStreamWriter, check_schema
+from hightide.spark.stored import batches_of
 from hightide.spark.written import Written
 
 pytestmark = pytest.mark.live
@@ -211,6 +212,13 @@ def test_a_task_of_a_job_that_is_tried_again_goes_on_behind_what_is_there(target
     again.finish()
     assert again.stored_before == 700
     assert everything(target) == [*range(2_000 + beside)]
+
+
+def test_what_a_cut_took_is_not_waited_for_without_end(target):
+    target.task().write(rows_numbered([1]))
+    end = ends_of(target.client(), [target.name], timeout_s=PATIENCE_S)[target.name].starts[1] + 1
+    with pytest.raises(RequestTimedOut, match=f"expected up to {end}: was its log cut"):
+        list(batches_of(target.client(), (target.name, 1), 0, end, timeout_s=0.3))
 
 
 def test_rows_may_come_in_another_order_when_they_are_written_again(target):

@@ -7,13 +7,14 @@ it does. Rows that are the same in everything are interchangeable.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Headers, Record, to_records
-from hightide.protocol.errors import HightideError, RemoteProtocolError
+from hightide.protocol.errors import HightideError, RemoteProtocolError, RequestTimedOut
 from hightide.protocol.records import BatchHeader, check_crc, iter_batches
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
@@ -53,9 +54,9 @@ def batches_of(
     client: BlockingClient, tp: TopicPartition, start: int, end: int, *, timeout_s: float
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
     """What lies in [start, end) of a partition, all of it committed; from the first offset that is
-    there."""
+    there. Raises `RequestTimedOut` if nothing more comes: a log that was cut ends before `end`."""
     first = client.offset(*tp, m.EARLIEST, timeout_s=timeout_s)
-    position = max(start, first.offset)
+    position, since = max(start, first.offset), time.monotonic()
     while position < end:
         part = m.FetchPartition(
             topic=tp[0], partition=tp[1], fetch_offset=position, max_bytes=FETCH_BYTES
@@ -73,6 +74,11 @@ def batches_of(
                 yield header, batch
         if position == before and number >= 0:
             raise RemoteProtocolError(f"{tp[0]}-{tp[1]}: nothing behind {position} was sent")
+        if position > before:
+            since = time.monotonic()
+        elif (waited_s := time.monotonic() - since) > timeout_s:
+            why = f"{tp[0]}-{tp[1]} has nothing from offset {position} on, expected up to {end}"
+            raise RequestTimedOut(f"{why}: was its log cut?", elapsed_s=waited_s)
 
 
 class Stored:
