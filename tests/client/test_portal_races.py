@@ -66,6 +66,22 @@ def test_a_last_word_that_an_interruption_took_is_not_waited_for():
     assert within_patience(call.wait) is None
 
 
+def test_a_handler_may_open_a_client_while_its_thread_opens_the_first(monkeypatch):
+    found = []
+
+    class Slow(portal._Portal):
+        def __init__(self) -> None:
+            if not found:
+                found.append(self)
+                found.append(portal._get_portal())  # as the handler of a signal does, here
+            super().__init__()
+
+    monkeypatch.setattr(portal, "_portal", None)
+    monkeypatch.setattr(portal, "_Portal", Slow)
+    assert within_patience(lambda: found.append(portal._get_portal())) is None
+    assert all(each.is_alive for each in found)
+
+
 def test_a_handler_that_asks_something_leaves_what_its_thread_waits_for(node, monkeypatch):
     """It is the same thread, and it did not go away."""
     told: list[object] = []

@@ -84,13 +84,14 @@ class _Portal:
 
 
 _portal: _Portal | None = None
-_portal_lock = threading.Lock()
+_portal_lock = threading.RLock()
+"""A signal's handler may open a client while its thread opens the first."""
 
 
 def _forget_portal() -> None:
     """In a forked child: the parent's thread is not here, and its lock may be held for ever."""
     global _portal, _portal_lock
-    _portal, _portal_lock = None, threading.Lock()
+    _portal, _portal_lock = None, threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
