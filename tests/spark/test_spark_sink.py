@@ -39,6 +39,7 @@ from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import ApiError, RequestTimedOut, UsageError
 from hightide.protocol.messages import LATEST
+from hightide.spark import stored
 from hightide.spark.client import BlockingClient
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
 from hightide.spark.options import SinkOptions, read_sink_options
@@ -212,6 +213,26 @@ def test_a_task_of_a_job_that_is_tried_again_goes_on_behind_what_is_there(target
     again.finish()
     assert again.stored_before == 700
     assert everything(target) == [*range(2_000 + beside)]
+
+
+def test_a_batch_that_reaches_into_what_was_looked_at_counts_once(target, monkeypatch):
+    monkeypatch.setattr(stored, "LOOK_BACK_OFFSETS", 0)
+    job = {"topics": {}, "writing": None}
+
+    def numbers(start, end):
+        values = [b"%d" % n for n in range(start, end)]
+        return pa.record_batch({"value": values, "partition": [0] * len(values)})
+
+    first = target.task(**job)
+    first.write(numbers(0, 10))
+    first.write(numbers(10, 310))
+    target.task(task=1, **job).write(numbers(1_000, 1_350))
+    first.write(numbers(310, 320))
+    again = target.task(**job)
+    again.write(numbers(0, 330))
+    again.finish()
+    assert again.stored_before == 320
+    assert everything(target) == [*range(330), *range(1_000, 1_350)]
 
 
 def test_what_a_cut_took_is_not_waited_for_without_end(target):

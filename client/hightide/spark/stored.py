@@ -112,16 +112,16 @@ class Stored:
     ) -> None:
         """Add the rows of a lane with these numbers, which lie from `begin` at the earliest to
         `last_offset`; raises `LayoutChanged` if some of them are gone."""
-        before, lowest = self.count, last_offset + 1
+        before, seen = self.count, set[int]()
         for start, end in _backwards(begin, last_offset + 1, len(sequences)):
             for header, batch in batches_of(client, lane.tp, start, end, timeout_s=60.0):
-                # One that reaches into what was looked at was found there.
-                if header.base_offset >= lowest or not lane.holds(header):
+                if not lane.holds(header) or header.base_sequence not in sequences:
                     continue
-                if header.base_sequence in sequences:
+                # One that reaches into the range before was found there.
+                if header.base_offset not in seen:
+                    seen.add(header.base_offset)
                     for record in to_records(batch, header, *lane.tp):
                         self.add(record)
-            lowest = start
             if self.count - before == len(sequences):
                 break
         if self.count - before != len(sequences):
