@@ -267,9 +267,9 @@ class TaskWriter:
         if not topics:
             return
         client, timeout_s, sink = self._client, self._timeout_s, self._attempt.sink
-        # Looked at before the mark is: nothing of this batch lies below, no matter who keeps it.
-        now = ends_of(client, topics, timeout_s=timeout_s)
         if self._keeps_marks:
+            # Looked at before the mark: nothing of this batch lies below, no matter who keeps it.
+            now = ends_of(client, topics, timeout_s=timeout_s)
             kept = Mark.read(client, sink, timeout_s=timeout_s).topics
             known = {t: kept[t] for t in topics if t in kept and kept[t].is_of(now[t].topic_id)}
             new = [topic for topic in topics if topic not in known]
@@ -280,7 +280,9 @@ class TaskWriter:
             mark.write(client, sink, new, timeout_s=timeout_s)
             now |= known
         else:  # nobody keeps where the rows of a job begin
-            now = {t: replace(each, starts=(0,) * each.count) for t, each in now.items()}
+            client.refresh([*topics], timeout_s=timeout_s)
+            found = {topic: client.metadata.topics[topic] for topic in topics}
+            now = {t: TopicMark(f.topic_id, (0,) * len(f.partitions)) for t, f in found.items()}
         self._topics |= now
         self._look(topics)
 

@@ -156,10 +156,11 @@ class HightideStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Position.from_json(start)
         self._tell_group(begin)
         begin = self._losses.checked(begin)
-        if self._target is not None:
+        if self._target is None:
+            heads = self._heads_or_wait(begin)
+        else:
             gone = self._target.topic_ids.keys() - self._planner.topic_ids().keys()
-            self._target = self._target.without(gone)
-        heads = self._target if self._target is not None else self._heads_or_wait(begin)
+            heads = self._target = self._target.without(gone)
         self._latest = heads.to_json()
         cuts = self._losses.cuts(begin, heads)
         end = no_further_back(begin, heads).at(cuts)
