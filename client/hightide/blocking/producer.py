@@ -213,7 +213,8 @@ class Producer(Blocking):
 
     async def _move(self, run: Run) -> None:
         """Buffer a run, and say what became of it."""
-        until, why = self._in_vain.get(str(run.topic), (0.0, None))
+        topic = str(run.topic)
+        until, why = self._in_vain.get(topic, (0.0, None))
         if why is not None and run.begun_at < until:  # it has waited for that long, too
             run.end(why, self._unseen.add(why))
             return
@@ -226,8 +227,8 @@ class Producer(Blocking):
         except BaseException as error:  # whatever it is: it belongs to the caller
             if is_cancelled(error):
                 raise
-            if isinstance(error, HightideError) and not self._async.knows(str(run.topic)):
-                self._in_vain[str(run.topic)] = time.monotonic(), error
+            if isinstance(error, HightideError) and not self._async.knows(topic):
+                self._in_vain[topic] = time.monotonic(), error
             run.end(error, self._unseen.add(error))
         else:
             run.end()

@@ -187,7 +187,8 @@ class Replica:
         left it, and who joined."""
         leadership = self.leadership
         assert leadership is not None, f"{self!r} does not lead"
-        leader, before = leadership.leader, set(leadership.leader.isr)
+        leader = leadership.leader
+        before = set(leader.isr)
         leader.on_metadata(state.replicas, state.isr, state.partition_epoch, self._now())
         self.recompute()
         after = set(leader.isr)
