@@ -233,6 +233,23 @@ def test_a_batch_whose_outcome_is_unknown_keeps_its_sequence_when_a_later_one_is
     assert (stored(sent), sequences(sent)) == ([b"c"], [(1, 0)])
 
 
+def test_what_was_sent_behind_a_batch_that_may_be_stored_keeps_its_sequence_when_that_is_refused():
+    # Both are stored, no answer came; then who sends them may not any more, and may again.
+    story = Story()
+    story.begin()
+    first, second = story.fill(b"a", b"b")
+    story.send_all()
+    story.later(second)
+    story.later(first)
+    assert stored(story.send_all()) == [b"a"]
+    story.core.fail(first, REFUSED)
+    story.fill(b"c")
+    sent = story.send_all()
+    assert (stored(sent), sequences(sent)) == ([b"b"], [(0, 2)])
+    story.core.succeed(second, 1)
+    assert sequences(story.send_all()) == [(0, 3)]
+
+
 def test_a_missing_predecessor_numbers_everything_again():
     story = Story()
     story.begin()

@@ -40,15 +40,18 @@ DELIVERY_S = 30.0
 BACKOFF_S = 0.5
 PARTITIONS = 2
 
-STORE, REFUSE, STORE_AND_REFUSE, REFUSE_FOR_GOOD, TOO_LARGE = (
+STORE, REFUSE, STORE_AND_REFUSE, REFUSE_FOR_GOOD, TOO_LARGE, DENY = (
     "store",
     "refuse",
     "store and refuse",
     "refuse for good",
     "too large",
+    "deny",
 )
-MOODS = [STORE, STORE, REFUSE, STORE_AND_REFUSE, REFUSE_FOR_GOOD, TOO_LARGE]
+MOODS = [STORE, STORE, REFUSE, STORE_AND_REFUSE, REFUSE_FOR_GOOD, TOO_LARGE, DENY]
 LATER = ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+DENIED = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+"""Said before anybody looks whether the batch is stored already."""
 OUT_OF_ORDER = ApiError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 
@@ -224,6 +227,9 @@ class Machine(RuleBasedStateMachine):
 
     def _broker_takes(self, sent: Sent, mood: str) -> None:
         told = self.partitions[sent.batch.partition]
+        if mood == DENY:
+            sent.answer = DENIED.code
+            return
         verdict = told.judge(sent)
         if isinstance(verdict, ErrorCode) or mood == REFUSE:
             sent.answer = LATER.code if mood == REFUSE else verdict
@@ -282,7 +288,9 @@ class Machine(RuleBasedStateMachine):
             if batch.error is None:
                 at = batch.base_offset
                 assert stored[at : at + len(batch)] == batch.values
-            elif isinstance(batch.error, ApiError):
+            elif isinstance(batch.error, ApiError) and (
+                batch.error.code is not DENIED.code or batch.attempts == 1
+            ):
                 assert not set(stored) & set(batch.values)
 
     @invariant()

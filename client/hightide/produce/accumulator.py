@@ -62,7 +62,8 @@ class PartitionQueue:
     is_used_up: bool = False
     """Its last epoch has a gap: it waits for another producer id."""
     unresolved: bool = False
-    """A batch that was sent expired; whether it is stored is not known."""
+    """A batch that was sent expired, or was refused when it was sent again; whether it is stored is
+    not known."""
     backoff_until: float = 0.0
 
     @property
@@ -385,9 +386,12 @@ class Accumulator:
         self.retry(batch, error, not_before=not_before)
 
     def fail(self, batch: Batch, error: HightideError) -> None:
-        """The batch was refused for good; it is not stored."""
+        """The batch was refused for good. It is not stored, unless an attempt before brought no
+        answer: who may not write is told so before anybody looks whether it repeats."""
         queue = self._queues[(batch.topic, batch.partition)]
-        if batch.sequence != NO_SEQUENCE:
+        if batch.sequence != NO_SEQUENCE and batch.attempts > 1:
+            queue.unresolved = True
+        elif batch.sequence != NO_SEQUENCE:
             self._open_gap(queue, batch)
         self._finish(queue, batch, error)
 

@@ -375,9 +375,10 @@ class Sender:
     def _take_error(self, batch: Batch, result: m.ProduceResult, address: str) -> None:
         """What a refusal means for a batch."""
         code = error_code(result.error or "")
+        before = f"; the attempt before: {batch.retry_error.reason}" if batch.retry_error else ""
         error = ApiError(
             code,
-            f"{result.message} ({batch.topic}-{batch.partition})",
+            f"{result.message} ({batch.topic}-{batch.partition}){before}",
             broker=address,
             attempts=batch.attempts,
             elapsed_s=trio.current_time() - batch.created_at,
