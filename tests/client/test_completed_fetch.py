@@ -115,6 +115,33 @@ def test_what_was_lent_of_a_partition_that_is_gone_is_not_taken_any_more(found):
     ready.settle()
 
 
+@pytest.mark.parametrize("position", [None, 7])
+@pytest.mark.parametrize(
+    "take",
+    [
+        CompletedFetch.pop,
+        CompletedFetch.pop_at_once,
+        lambda completed: completed.lend(1).take_all()[0],
+        CompletedFetch.give_back,
+    ],
+    ids=["pop", "at-once", "lent", "given-back"],
+)
+def test_what_was_decoded_of_a_topic_says_nothing_of_the_next_one_of_its_name(
+    found, take, position
+):
+    """Deleted and made again: the position is to be found, or was, in a log that is another."""
+    assignment, completed = found
+    assignment.seek(500)
+    completed.decode(WHERE, fetched(b"a", b"b", at=500))
+    assignment.forget_position()
+    if position is not None:
+        assignment.seek(position)
+    record = take(completed)
+    completed.settle()
+    assert record is None or record.offset == 500
+    assert assignment.position == position
+
+
 def test_lent_rows_count_when_they_are_taken(found):
     assignment, ready = found
     for at in (0, 2):

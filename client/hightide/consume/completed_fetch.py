@@ -127,6 +127,9 @@ class CompletedFetch:
         self.in_work: Record | None = None
         """The first record of those that were handed out and may be worked on."""
         self._subscription = subscription
+        self._found: Assignment | None = None
+        """Whose position they move, as long as it was not moved elsewhere since."""
+        self._moves = 0
         self._records: deque[Record] = deque()
         self._end = -1
         self._epoch = -1
@@ -154,6 +157,7 @@ class CompletedFetch:
             found.advance(max(found.position, header.next_offset), header.leader_epoch)
             return
         self._records.extend(records)
+        self._found, self._moves = found, found.moves
         self.tp, self._end, self._epoch = tp, header.next_offset, header.leader_epoch
 
     def pop(self) -> Record:
@@ -165,12 +169,11 @@ class CompletedFetch:
     def pop_at_once(self) -> Record | None:
         """The same, if there is one and nothing is lent; written out, as nearly every record of a
         loop comes by here."""
-        records, tp = self._records, self.tp
-        if not records or self._lent is not None or tp is None:
+        records, found = self._records, self._found
+        if not records or self._lent is not None or found is None:
             return None
         self.in_work = record = records.popleft()
-        found = self._subscription.find(tp)
-        if found is not None:
+        if found.moves == self._moves:
             found.position = record.offset + 1 if records else self._end
             found.position_epoch = self._epoch
         return record
@@ -192,10 +195,14 @@ class CompletedFetch:
         self._advance(last)
 
     def _advance(self, last: Record) -> None:
-        assert self.tp is not None, "records of no partition"
-        found = self._subscription.find(self.tp)
-        if found is not None:
+        if (found := self._found_where_it_was()) is not None:
             found.advance(last.offset + 1 if self._records else self._end, self._epoch)
+
+    def _found_where_it_was(self) -> Assignment | None:
+        """Whose records these are; None once it goes on elsewhere, as where its topic was deleted
+        and made again: offsets of the one say nothing of the other."""
+        found = self._found
+        return found if found is not None and found.moves == self._moves else None
 
     def lend_rows(self, found: Assignment) -> LentRows:
         """What was fetched of a partition, as Arrow, up to `ARROW_BYTES`; raises `CorruptBatch` if
@@ -259,9 +266,8 @@ class CompletedFetch:
     def give_back(self) -> None:
         """What was not handed out is fetched again."""
         self.settle()
-        if self._records and self.tp is not None:
-            found = self._subscription.find(self.tp)
-            if found is not None:  # its topic may be gone
+        if self._records:
+            if (found := self._found_where_it_was()) is not None:
                 assert found.position is not None, f"{found.tp} has records and no position"
                 found.seek(found.position, found.position_epoch)
             self.drop()
@@ -272,7 +278,7 @@ class CompletedFetch:
             self._lent.end()
             self._lent = None
         self._records.clear()
-        self.tp = None
+        self.tp = self._found = None
 
     def drop_of(self, partitions: Sequence[TopicPartition]) -> None:
         """Forget it if it is of one of these."""

@@ -77,6 +77,8 @@ class Assignment:
     """None: to be found by the reset policy."""
     position_epoch: int = -1
     """The leader epoch of the record before the position; -1: not known."""
+    moves: int = 0
+    """How often it went on elsewhere than behind what was handed out."""
     fetch_offset: int = -1
     fetch_epoch: int = -1
     """The same for the fetch offset: the log that is fetched from must have it (KIP-320)."""
@@ -127,6 +129,7 @@ class Assignment:
     def forget_position(self) -> None:
         """Where to go on is to be found by the reset policy."""
         self.position, self.topic_id = None, ""
+        self.moves += 1
         self.position_epoch = self.fetch_epoch = -1
         self.fetched.clear()
         self.fetched_bytes = 0
