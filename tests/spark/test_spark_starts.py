@@ -11,6 +11,7 @@ from contextlib import closing
 
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 pytest.importorskip("pyspark")
 
@@ -19,6 +20,7 @@ from secure_run import blocking_cluster, direct, spark_options
 from spark_support import Served, numbered, warnings_in
 from test_spark_pure import positions
 
+from hightide.net.metadata import Metadata
 from hightide.spark.client import client_for
 from hightide.spark.offsets import DataLoss, Position
 from hightide.spark.options import read_options
@@ -120,6 +122,43 @@ def test_a_broker_that_knows_of_fewer_partitions_makes_the_query_forget_none(ser
     monkeypatch.undo()
     served.fill(topic, numbered(13, 15), 1)
     assert query.plan() == numbered(13, 15)
+
+
+def test_a_broker_that_does_not_know_a_topic_makes_the_query_forget_none(served, monkeypatch):
+    kept, other = served.topic(1), served.topic(1)
+    served.fill(other, numbered(0, 3))
+    query = Query(served, kept, other)
+    assert query.plan() == numbered(0, 3)
+    served.fill(kept, numbered(3, 5))
+    heads = Planner.heads
+    monkeypatch.setattr(Planner, "heads", lambda planner: heads(planner).without([other]))
+    assert query.plan() == numbered(3, 5)
+    monkeypatch.undo()
+    served.fill(other, numbered(13, 15))
+    assert query.plan() == numbered(13, 15)
+
+
+def test_a_broker_that_lists_a_topic_no_more_makes_a_pattern_forget_none(served, monkeypatch):
+    kept, other = (served.topic(1, name=f"listed-{number}") for number in (1, 2))
+    served.fill(other, numbered(0, 3))
+    query = Query(served, subscribePattern="listed-.*")
+    assert query.plan() == numbered(0, 3)
+    served.fill(kept, numbered(3, 5))
+    served.fill(other, numbered(13, 15))
+    learn = Metadata.learn
+
+    def of_old(metadata, answer, *, is_complete, now):
+        if is_complete:
+            topics = [topic for topic in answer.topics if topic.topic != other]
+            answer = replace(answer, topics=topics)
+        return learn(metadata, answer, is_complete=is_complete, now=now)
+
+    monkeypatch.setattr(Metadata, "learn", of_old)
+    assert query.plan() == numbered(3, 5) + numbered(13, 15)
+    monkeypatch.undo()
+    served.delete_topic(other)
+    with pytest.raises(DataLoss, match=f"{other}: the topic is gone"):
+        query.plan()
 
 
 def test_a_partition_that_is_not_assigned_any_more_is_left_out(served, caplog):

@@ -29,7 +29,7 @@ class Losses:
     def checked(self, begin: Position) -> Position:
         """A position without topics that are gone, or were made again, and partitions that are not
         read any more; raises `DataLoss`."""
-        ids = self._planner.refresh(gone_ok=True)
+        ids = self._planner.refresh(gone_ok=True, known=begin.topic_ids)
         gone = [topic for topic in begin.topic_ids if topic not in ids]
         for topic in gone:
             self._lost(f"{topic}: the topic is gone, or no longer subscribed")

@@ -123,12 +123,14 @@ _NOWHERE = Place(-1, -1)
 
 def no_further_back(start: Position, end: Position) -> Position:
     """`end`, but nowhere before `start`: a leader of old that does not know yet says less, and a
-    broker of old knows of fewer partitions."""
-    places = dict(end.places)
+    broker of old knows of fewer partitions, or not of a topic. One that was made again since stays
+    where `start` is: who looks for losses next says so."""
+    ids = {**end.topic_ids, **{topic: start.topic_ids[topic] for topic, _ in start.places}}
+    places = {tp: at for tp, at in end.places.items() if end.topic_ids[tp[0]] == ids[tp[0]]}
     for tp, before in start.places.items():
-        if tp[0] in end.topic_ids and places.get(tp, _NOWHERE).offset < before.offset:
+        if places.get(tp, _NOWHERE).offset < before.offset:
             places[tp] = before
-    return end._replace(places=places)
+    return end._replace(places=places, topic_ids=ids)
 
 
 def prorate(

@@ -26,19 +26,24 @@ class Planner:
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self._gone: frozenset[str] = frozenset()
-        """Topics that were named, and do not exist any more."""
+        """Topics that were named, or known, and do not exist any more."""
 
     @property
     def client(self) -> BlockingClient:
         return client_for(self.options.bootstrap, self.options.way)
 
-    def refresh(self, *, gone_ok: bool = False) -> dict[str, str]:
+    def refresh(self, *, gone_ok: bool = False, known: Iterable[str] = ()) -> dict[str, str]:
         """Look at the topics again; their ids. With `gone_ok` those that are gone are left out;
-        otherwise it raises `ApiError`."""
+        otherwise it raises `ApiError`. Topics that are `known` are asked for by their names if a
+        broker lists them no more: one of old may not have heard of them."""
         options, timeout_s = self.options, self.options.look_up_timeout_s
-        topics = None if options.pattern else options.topics
-        known_gone = self._gone if gone_ok else None
-        self._gone = self.client.refresh(topics, timeout_s=timeout_s, gone=known_gone)
+        asked: Sequence[str] = options.topics
+        if options.pattern:
+            self.client.refresh(None, timeout_s=timeout_s)
+            asked = sorted({*known} - self.client.metadata.topics.keys())
+        if asked:
+            known_gone = self._gone if gone_ok else None
+            self._gone = self.client.refresh(asked, timeout_s=timeout_s, gone=known_gone)
         return self.topic_ids()
 
     def topic_ids(self) -> dict[str, str]:
