@@ -26,7 +26,6 @@ TOGETHER = (
 BUSY = (
     "test_mutants.py",
     "test_replication_mutants.py",
-    "test_spark_kills.py",
     "test_spark_adversary.py",
     "test_spark_cluster.py",
     "test_demo.py",
