@@ -47,7 +47,8 @@ rounds=$(of 300); run spark "$rounds queries that are killed" \
 rounds=$(of 50); run spark-kills "$rounds brokers and drivers killed" \
     env HIGHTIDE_KILLS="$rounds" "${pytest[@]}" tests/spark/test_spark_kills.py
 run secure "every live test on secure clusters" \
-    env HIGHTIDE_SECURE=1 HIGHTIDE_TRIES=all "${pytest[@]}" -m "live or spark" tests
+    env HIGHTIDE_SECURE=1 HIGHTIDE_TRIES=all HIGHTIDE_KILLS=1 HIGHTIDE_MASTERS=all "${pytest[@]}" \
+    -m "live or spark" tests
 run spark-clusters "every kind of Spark cluster" \
     env HIGHTIDE_MASTERS=all "${pytest[@]}" tests/spark/test_spark_cluster.py
 
