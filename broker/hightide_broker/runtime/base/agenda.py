@@ -26,17 +26,12 @@ _STALE_MIN = 64
 class Entry:
     """Something that is due at a time."""
 
-    __slots__ = ("_agenda", "act", "at", "order")
+    __slots__ = ("_agenda", "act")
 
-    def __init__(self, agenda: Agenda, at: float, order: int, act: Act) -> None:
-        self.at = at
-        self.order = order
+    def __init__(self, agenda: Agenda, act: Act) -> None:
         self.act: Act | None = act
         """None once it was done or taken back."""
         self._agenda = agenda
-
-    def __lt__(self, other: Entry) -> bool:
-        return (self.at, self.order) < (other.at, other.order)
 
     def take_back(self) -> None:
         """It need not be done any more; fine if it was."""
@@ -73,7 +68,8 @@ class Agenda:
 
     def __init__(self) -> None:
         self._soon: deque[Act] = deque()
-        self._timed: list[Entry] = []
+        self._timed: list[tuple[float, int, Entry]] = []
+        """A heap: by time, then by order of entry."""
         self._stale = 0
         self._order = 0
         self._stretch = Stretch(self)
@@ -95,9 +91,9 @@ class Agenda:
     def at(self, time: float, act: Act) -> Entry:
         """Do this at a time, in a stretch of its own."""
         self._order += 1
-        entry = Entry(self, time, self._order, act)
-        heapq.heappush(self._timed, entry)
-        if self._timed[0] is entry:
+        entry = Entry(self, act)
+        heapq.heappush(self._timed, (time, self._order, entry))
+        if self._timed[0][2] is entry:
             self._news.set()
         return entry
 
@@ -105,7 +101,7 @@ class Agenda:
         """An entry was taken back."""
         self._stale += 1
         if self._stale > max(_STALE_MIN, len(self._timed) // 2):
-            self._timed = [entry for entry in self._timed if entry.act is not None]
+            self._timed = [timed for timed in self._timed if timed[2].act is not None]
             heapq.heapify(self._timed)
             self._stale = 0
 
@@ -138,7 +134,7 @@ class Agenda:
         self._runs = True
         try:
             while self._failure is None:
-                with trio.move_on_at(self._timed[0].at if self._timed else float("inf")):
+                with trio.move_on_at(self._timed[0][0] if self._timed else float("inf")):
                     await self._news.wait()
                 self._news = trio.Event()
                 with self.stretch():
@@ -149,8 +145,8 @@ class Agenda:
 
     def _do_what_is_due(self) -> None:
         now = trio.current_time()
-        while self._timed and (self._timed[0].act is None or self._timed[0].at <= now):
-            entry = heapq.heappop(self._timed)
+        while self._timed and (self._timed[0][2].act is None or self._timed[0][0] <= now):
+            entry = heapq.heappop(self._timed)[2]
             act, entry.act = entry.act, None
             if act is None:
                 self._stale -= 1
