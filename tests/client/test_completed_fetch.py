@@ -5,8 +5,13 @@ Goal: `ready.py`: a position is never beyond what a caller has, and one bad or l
 none of the others. Method: batches by hand, no network.
 """
 
+import random
+import signal
 import sys
 import threading
+import time
+from contextlib import suppress
+from functools import partial
 
 import pytest
 from brokers import batch
@@ -70,6 +75,27 @@ def test_nobody_who_ends_it_waits_for_who_takes(take, line):
 
 def rows(lent):
     return lent.take_all().column("value").to_pylist()
+
+
+def test_a_record_that_ctrl_c_keeps_from_a_loop_does_not_count(request):
+    """Struck at some moment, again and again: the loop has what counts as taken."""
+    chance = random.Random(1)
+    request.addfinalizer(partial(signal.signal, signal.SIGALRM, signal.SIG_DFL))
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    strikes = 0
+    for _ in range(2_000):
+        has, counted = 0, []
+        lent = Lent([*range(500)], lambda count, _, counted=counted: counted.append(count))
+        with suppress(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(2e-6, 6e-5))
+            for _record in lent:
+                has += 1
+            while True:
+                time.sleep(0.001)
+        lent.catch_up()
+        strikes += 0 < has < 500
+        assert sum(counted) == has
+    assert strikes, "nobody was ever struck"
 
 
 def test_lent_records_count_as_they_are_taken(found):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, repeat, starmap
 from typing import TYPE_CHECKING, Protocol
 
 from hightide.arrow import check_installed
@@ -57,12 +57,10 @@ class Lent:
         """How many were not taken, in the end; of how many it is known that they were."""
 
     def __iter__(self) -> Iterator[Record]:
-        while True:
-            try:
-                record = self._whole[0].popleft()
-            except IndexError:
-                return
-            yield record
+        # No line of Python stands between what is taken and the loop that gets it: Ctrl-C strikes
+        # between lines, and a record that was taken, and that nobody has, would count as read.
+        with suppress(IndexError):
+            yield from starmap(deque.popleft, repeat((self._waiting,)))
 
     def take_all(self) -> list[Record]:
         """Every record that waits; none if it is too late for that."""
@@ -77,7 +75,7 @@ class Lent:
             self._whole.pop()
             self._is_over = True
             while True:
-                self._waiting.popleft()
+                self._waiting.pop()  # who takes meanwhile has those before it
                 self._kept += 1
 
     def catch_up(self) -> None:
