@@ -88,7 +88,7 @@ def test_an_offline_replica_that_is_waited_for_is_not_given_up_for_an_empty_disk
     cluster.register(1, previous=cluster.image.brokers[1].epoch)
     cluster.heartbeat(1, offline=offline)
     cluster.heartbeat(2)
-    assert who(cluster) == (1, (1,), ())
+    assert who(cluster) == (NONE, (), (1,))
 
 
 def test_an_offline_replica_goes_where_somebody_else_leads() -> None:

@@ -127,10 +127,12 @@ def test_who_returns_with_all_it_had_has_no_silent_broker_elected() -> None:
 
 
 def test_who_returns_without_all_it_had_is_not_waited_for() -> None:
-    """1 has not been heard of by this controller; what 0 committed, it has as well."""
+    """What 0 committed, 1 has as well; it leads once this controller has heard of it."""
     cluster = cluster_of(0, 1, flush="replicated")
     cluster.take_over()
     cluster.register(0)
+    assert who(cluster) == (NONE, (), (1,))
+    cluster.heartbeat(1)
     assert who(cluster) == (1, (1,), ())
 
 

@@ -193,7 +193,7 @@ class ControlledCluster:
         """An election for these partitions, or for all that need one if none is named."""
         parts = [m.PartitionName(topic=topic, partition=number) for topic, number in partitions]
         request = m.ElectLeadersRequest(unclean=unclean, partitions=parts or None)
-        return self.commit(self.controller.elect_leaders(request)).partitions
+        return self.commit(self.controller.elect_leaders(request, self.now)).partitions
 
     def alter_isr(
         self, topic: str, *isr: int, number: int = 0, sender: int | None = None, **facts: Any

@@ -147,10 +147,11 @@ class Brokers:
         caught_up = request.metadata_offset > state.epoch
         changes: list[AnyChange] = []
         self._partitions.log_ends.heard(request.broker, request.leaderless, request.offline)
-        lost = self._partitions.lost(request.broker, request.offline)
+        is_well = self.who_is_well(now)
+        lost = self._partitions.lost(request.broker, request.offline, is_well)
         may_lead = not (state.fenced or state.stopping or request.want_fence)
         if not lost and request.leaderless and may_lead and not request.want_shut_down:
-            lost = self._partitions.arriving(request.broker, self.who_is_well(now))
+            lost = self._partitions.arriving(request.broker, is_well)
         if lost:
             # By itself: what else is wanted is decided as of after this, with the next heartbeat.
             if not state.fenced:

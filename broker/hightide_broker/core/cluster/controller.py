@@ -90,9 +90,9 @@ class Controller:
         changes, results = self.partitions.alter(request)
         return Decision(changes, c.AlterPartitionResponse(partitions=results))
 
-    def elect_leaders(self, request: m.ElectLeadersRequest) -> Decision:
+    def elect_leaders(self, request: m.ElectLeadersRequest, now: float) -> Decision:
         """Other leaders for partitions, as somebody asks: the preferred ones, or any that live."""
-        changes, results = self.partitions.elect(request)
+        changes, results = self.partitions.elect(request, self.brokers.who_is_well(now))
         return Decision(changes, m.ElectLeadersResponse(partitions=results))
 
     # -- topics ------------------------------------------------------------------------------------

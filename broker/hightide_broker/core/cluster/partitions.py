@@ -41,8 +41,13 @@ class Partitions:
     def _rules(
         self, topic: TopicState, number: int, is_active: Callable[[int], bool] | None = None
     ) -> Rules:
+        def may_lead(broker: int) -> bool:
+            # Who has said that its replica is offline has nothing there to lead with.
+            is_offline = self.log_ends.is_offline(broker, topic.topic_id, number)
+            return not is_offline and (is_active or self._image.is_active)(broker)
+
         return Rules(
-            is_active or self._image.is_active,
+            may_lead,
             self._image.setting(topic.name, MIN_ISR),
             self._image.setting(topic.name, UNCLEAN),
             self.log_ends.of(topic.topic_id, number, topic.partitions[number].leader_epoch),
@@ -91,23 +96,25 @@ class Partitions:
                 continue
             may_lead: Callable[[int], bool] = is_active
             isr = tuple(b for b in state.isr if b not in brokers)
-            kept = [b for b in state.isr if b in brokers and b not in lapses]
-            if is_well is not None and kept and not any(map(is_well, isr)):
+            stays_led = state.leader != NO_LEADER and not any(b in state.isr for b in brokers)
+            if is_well is not None and not stays_led and not any(map(is_well, isr)):
                 # Others in sync may be gone, too: none of them must lead and commit without
-                # those that come back.
+                # those that come back, whose logs may be the longest that are left.
                 isr, may_lead = (), _both(is_active, is_well)
             rules = self._rules(topic, number, may_lead)
             change = change_partition(topic.topic_id, number, state, rules, isr=isr, forgot=lapses)
             _add(changes, change)
         return changes
 
-    def lost(self, broker: int, offline: Iterable[c.OfflineReplica]) -> list[AnyChange]:
+    def lost(
+        self, broker: int, offline: Iterable[c.OfflineReplica], is_well: Callable[[int], bool]
+    ) -> list[AnyChange]:
         """Replicas of a broker serve nobody any more: take them out of ISR and ELR, and elect
-        where they led - but where nobody else leads or could, things stay as they are: it may
-        be the only one that holds what is committed."""
+        where they led one that is well - but where nobody else leads or could, things stay as they
+        are: it may be the only one that holds what is committed."""
 
         def is_active(other: int) -> bool:
-            return other != broker and self._image.is_active(other)
+            return other != broker and self._image.is_active(other) and is_well(other)
 
         changes: list[AnyChange] = []
         for replica in dict.fromkeys(offline):
@@ -286,9 +293,10 @@ class Partitions:
     # -- elections by hand and by timer ------------------------------------------------------------
 
     def elect(
-        self, request: m.ElectLeadersRequest
+        self, request: m.ElectLeadersRequest, is_well: Callable[[int], bool]
     ) -> tuple[list[AnyChange], list[m.ElectLeadersResult]]:
-        """Elections that somebody asked for (KIP-460)."""
+        """Elections that somebody asked for (KIP-460), among brokers that are well."""
+        is_active = _both(self._image.is_active, is_well)
         changes: list[AnyChange] = []
         results = []
         wanted = request.partitions
@@ -300,7 +308,7 @@ class Partitions:
             ]
         for each in {(part.topic, part.partition): part for part in wanted}.values():
             try:
-                change = self._elect(each, unclean=request.unclean)
+                change = self._elect(each, is_active, unclean=request.unclean)
             except Refused as refusal:
                 results.append(
                     m.ElectLeadersResult(
@@ -330,7 +338,9 @@ class Partitions:
             return partition.leader == NO_LEADER
         return partition.leader != partition.replicas[0]
 
-    def _elect(self, part: m.PartitionName, *, unclean: bool) -> ChangePartition:
+    def _elect(
+        self, part: m.PartitionName, is_active: Callable[[int], bool], *, unclean: bool
+    ) -> ChangePartition:
         topic = self._image.topics.get(part.topic)
         if topic is None or not 0 <= part.partition < len(topic.partitions):
             raise Refused(
@@ -357,7 +367,7 @@ class Partitions:
             topic.topic_id,
             part.partition,
             state,
-            self._rules(topic, part.partition),
+            self._rules(topic, part.partition, is_active),
             election=election,
         )
         preferred = state.replicas[0]

@@ -379,7 +379,7 @@ class ControllerShell:
             case m.AlterConfigsRequest():
                 return core.alter_configs(request)
             case m.ElectLeadersRequest():
-                return core.elect_leaders(request)
+                return core.elect_leaders(request, now)
             case k.AlterClientQuotasRequest():
                 return core.alter_quotas(request)
             case u.AlterUserScramCredentialsRequest():

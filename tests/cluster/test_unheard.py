@@ -1,0 +1,79 @@
+"""After all power was lost: nobody leads of whom the controller has heard nothing, or bad news.
+
+Goal: the longest log that is left leads, whoever comes back first, and a whole disk is not given up
+for one that is damaged or dead. Method: one controller takes over from another and has heard of
+nobody, though the metadata says that all serve; brokers come back in every order.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from controller_cluster import NONE, SESSION_S, ControlledCluster, cluster_of
+from test_waited_for import OFFLINE, says, who
+
+from hightide.protocol.errors import ErrorCode
+
+ENDS = {0: 200, 1: 150, 2: 100}
+
+
+def darkened(flush: str) -> ControlledCluster:
+    """All three were in sync when everything stopped; the next controller is up at once."""
+    cluster = cluster_of(0, 1, 2, flush=flush)
+    cluster.take_over()
+    return cluster
+
+
+@pytest.mark.parametrize("heard", list(permutations(ENDS)))
+@pytest.mark.parametrize("registered", list(permutations(ENDS)))
+def test_the_longest_log_leads_whoever_is_back_first(registered, heard) -> None:
+    cluster = darkened("replicated")
+    for broker in registered:
+        cluster.register(broker)
+    assert who(cluster) == {"leader": NONE, "isr": (), "last_known": (0, 1, 2)}
+    for broker in heard:
+        assert cluster.partition("a").leader == NONE
+        says(cluster, broker, ENDS[broker])
+    assert cluster.partition("a").leader == 0
+
+
+def test_who_finds_its_log_damaged_hands_it_to_nobody_unheard() -> None:
+    cluster = darkened("synced")
+    cluster.register(0)
+    cluster.heartbeat(0, offline=[OFFLINE])
+    assert who(cluster)["leader"] == NONE, "1 may be dead"
+    cluster.register(2)
+    cluster.unfence(2)
+    assert who(cluster)["leader"] == 2
+
+
+def test_an_older_copy_of_a_directory_hands_nothing_to_who_is_unheard() -> None:
+    cluster = darkened("synced")
+    cluster.register(2)
+    cluster.register(1, runs=["one before"])
+    assert who(cluster)["leader"] == NONE, "0 may be dead"
+    cluster.unfence(2)
+    assert who(cluster)["leader"] == 2
+
+
+def test_by_hand_nobody_is_elected_who_is_unheard() -> None:
+    cluster = darkened("synced")
+    cluster.register(1)
+    assert who(cluster)["leader"] == NONE
+    (result,) = cluster.elect(("a", 0))
+    assert result.error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    cluster.unfence(1)
+    assert who(cluster)["leader"] == 1
+
+
+def test_who_says_that_its_log_is_damaged_is_not_elected_by_the_same_word() -> None:
+    cluster = darkened("synced")
+    cluster.now += 2 * SESSION_S
+    assert cluster.fence_silent() == [0, 1, 2]
+    for broker in (0, 1):
+        cluster.register(broker)
+    assert not cluster.heartbeat(0, offline=[OFFLINE]).fenced
+    assert who(cluster)["leader"] == NONE
+    cluster.unfence(1)
+    assert who(cluster)["leader"] == 1, "not 0, though it comes first"
