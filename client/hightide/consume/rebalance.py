@@ -140,6 +140,8 @@ class Rebalancer:
         membership = self._membership
         try:
             self._give(await self._say_goodbye(leaving))
+            if membership.is_lost:  # as it has heard meanwhile: what it kept is somebody else's
+                self._give(await self._say_goodbye(self._release(self._owned())))
             with self._joining:
                 given = await membership.join(self._owned())
             if self._joining.cancelled_caught:
@@ -174,13 +176,14 @@ class Rebalancer:
         may commit, too. What it raised."""
         if not leaving:
             return None
-        is_lost, listeners = self._membership.is_lost, self.listeners
-        if not is_lost:
+        membership, listeners = self._membership, self.listeners
+        if not membership.is_lost:
             self._leaving = {w: p for w, p in leaving.items() if p is not None}
         try:
-            if self._auto_commit_s is not None and not is_lost:
+            if self._auto_commit_s is not None and not membership.is_lost:
                 await self._commit_quietly(self._leaving)
-            return await self._tell(listeners.lost if is_lost else listeners.revoked, [*leaving])
+            listener = listeners.lost if membership.is_lost else listeners.revoked
+            return await self._tell(listener, [*leaving])
         finally:
             self._leaving = {}
             for tp in leaving:
