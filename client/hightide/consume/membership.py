@@ -309,6 +309,7 @@ class Membership:
                     offset=each.offset,
                     leader_epoch=each.leader_epoch,
                     metadata=each.metadata,
+                    topic_id=each.topic_id,
                 )
                 for tp, each in offsets.items()
             ],

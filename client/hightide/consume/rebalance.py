@@ -292,7 +292,7 @@ class Rebalancer:
         """The next record of each partition, where that is known."""
         self._completed.catch_up()
         return self._leaving | {
-            a.tp: OffsetAndMetadata(a.position, a.position_epoch)
+            a.tp: OffsetAndMetadata(a.position, a.position_epoch, topic_id=a.topic_id)
             for a in self._subscription.all()
             if a.position is not None
         }
@@ -312,7 +312,9 @@ class Rebalancer:
             told = each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
             offset = whole("offset", told.offset)
             tp = TopicPartition(topic, whole("partition", partition))
-            found[tp] = told._replace(offset=offset)
+            read = self._subscription.find(tp)
+            topic_id = told.topic_id or (read.topic_id if read else "")
+            found[tp] = told._replace(offset=offset, topic_id=topic_id)
         return found
 
     def done(self) -> Positions:
@@ -404,7 +406,7 @@ class Rebalancer:
 
     def _news(self, positions: Positions) -> Positions:
         """Those of these positions that are not committed yet."""
-        return {w: p for w, p in positions.items() if self._kept.get(w) != p}
+        return {w: p for w, p in positions.items() if not _is_kept(p, self._kept.get(w))}
 
     async def close(self, *, failed: bool, timeout_s: float) -> None:
         """Commit what was handed out, but not what was being worked on when it `failed`, tell the
@@ -431,6 +433,12 @@ class Rebalancer:
     async def leave(self) -> None:
         """Tell the group at once."""
         await self._membership.leave("the consumer was closed")
+
+
+def _is_kept(position: OffsetAndMetadata, kept: OffsetAndMetadata | None) -> bool:
+    if kept is None or kept.topic_id not in ("", position.topic_id):
+        return False
+    return kept._replace(topic_id=position.topic_id) == position
 
 
 def group_side(

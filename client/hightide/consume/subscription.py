@@ -49,6 +49,9 @@ class OffsetAndMetadata(NamedTuple):
     was read (KIP-320)."""
     metadata: str = ""
     """Whatever the committer wants to keep beside it."""
+    topic_id: str = ""
+    """Of the topic that was read, which may have been made again since; empty: whichever has the
+    name."""
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -128,7 +131,7 @@ class Assignment:
 
     def forget_position(self) -> None:
         """Where to go on is to be found by the reset policy."""
-        self.position, self.topic_id = None, ""
+        self.position, self.topic_id, self.fetch_offset = None, "", -1
         self.moves += 1
         self.position_epoch = self.fetch_epoch = -1
         self.fetched.clear()

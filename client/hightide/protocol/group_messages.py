@@ -134,6 +134,8 @@ class CommitPartition(Message, frozen=True, kw_only=True):
     leader_epoch: int = -1
     """Of the last record that was read (KIP-320)."""
     metadata: str = ""
+    topic_id: str = ""
+    """Of the topic that was read; empty: of whichever has this name now."""
 
 
 class OffsetCommitRequest(Message, frozen=True, kw_only=True):

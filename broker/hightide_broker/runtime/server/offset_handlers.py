@@ -79,6 +79,12 @@ class OffsetHandlers:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"there is no partition {part.partition} of topic {part.topic!r}",
             )
+        if part.topic_id not in ("", topic.topic_id):
+            raise Refused(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"what was read of {part.topic!r} is not what has this name here: it was deleted "
+                "and made again",
+            )
         limit = self._metadata_bytes_max
         if len(part.metadata.encode()) > limit:
             raise Refused(
