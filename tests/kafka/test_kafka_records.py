@@ -12,6 +12,7 @@ from patience import PATIENCE_S
 
 from hightide.protocol.records import iter_batches
 from hightide.protocol.rows import make_ready
+from hightide_broker.kafka.about_records import no_id_yet
 from hightide_broker.kafka.converted import CONVERTED_BYTES_MAX, Conversions
 from hightide_broker.simulation.disk import SimDisk
 
@@ -314,6 +315,11 @@ async def test_each_producer_gets_an_id_of_its_own(version):
         ]
     assert [(each["error_code"], each["producer_epoch"]) for each in ids] == [(0, 0), (0, 0)]
     assert ids[0]["producer_id"] != ids[1]["producer_id"]
+
+
+@pytest.mark.parametrize(("code", "number"), [(7, 14), (77, 14), (102, 14), (31, 31), (29, 29)])
+def test_a_controller_that_gives_no_ids_yet_is_waited_for(code, number):
+    assert no_id_yet(code, "")["error_code"] == number
 
 
 async def test_a_batch_that_is_sent_again_is_stored_once():

@@ -28,6 +28,11 @@ NO_TRANSACTIONS = "there are no transactions here: leave transactional.id out"
 _MAGIC_AT = 16
 _ATTRIBUTES_LOW_AT = 22
 _PARTS = "partition_responses"
+LOADING = number_of(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+NOT_ALLOWED = [
+    number_of(ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    number_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+]
 
 
 def produce(asked: Asked, facts: Facts) -> Heard:
@@ -162,7 +167,13 @@ def init_producer_id(asked: Asked, _facts: Facts) -> Heard:
             "producer_epoch": body.producer_epoch,
         }
 
-    return question(asked, p.InitProducerIdRequest(), answer, _no_id)
+    return question(asked, p.InitProducerIdRequest(), answer, no_id_yet)
+
+
+def no_id_yet(number: int, message: str) -> Fields:
+    """Whatever keeps a controller from giving ids is waited for: any other number but this one, and
+    those that say who may not have any, ends idempotent producers for good (KAFKA-14417)."""
+    return _no_id(number if number in NOT_ALLOWED else LOADING, message)
 
 
 def _no_id(number: int, _message: str) -> Fields:
