@@ -80,7 +80,9 @@ class Membership:
         self._assignors = assignors
         self._is_joining = False
         self._counts: dict[str, int] = {}
-        """How many partitions each topic had when this member, as leader, gave them out."""
+        """How many partitions each topic of the group had when this member began to lead it; empty:
+        it does not."""
+        self._counts_stale_at = float("inf")
         self._session_s = session_timeout_s
         self._interval_s = heartbeat_interval_s
         self._max_poll_s = max_poll_interval_s
@@ -154,8 +156,12 @@ class Membership:
 
     async def _ask_for_assignment(self, joined: g.JoinGroupResponse) -> list[TopicPartition]:
         assignments: list[g.MemberAssignment] = []
-        if joined.leader == joined.member_id and not joined.skip_assignment:
-            assignments = await self._assign(joined)
+        self._counts = {}
+        if joined.leader == joined.member_id:
+            members = [_member(each, joined.protocol) for each in joined.members]
+            self._counts = await self._count({t for member in members for t in member.topics})
+            if not joined.skip_assignment:
+                assignments = self._assign(joined.protocol, members, self._counts)
         request = g.SyncGroupRequest(
             group=self.group,
             member_id=self.member_id,
@@ -172,15 +178,19 @@ class Membership:
         given = unpack_assigned(answer.assignment)
         return [TopicPartition(t.topic, n) for t in given.partitions for n in t.partitions]
 
-    async def _assign(self, joined: g.JoinGroupResponse) -> list[g.MemberAssignment]:
+    async def _count(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions each of these has now; those of others that this member does not
+        read, too."""
+        wanted = sorted(topics)
+        await self._cluster.refresh(wanted)
+        self._counts_stale_at = self._cluster.metadata.stale_at
+        return {topic: self._cluster.metadata.partition_count(topic) for topic in wanted}
+
+    def _assign(
+        self, assignor: str, members: Sequence[Member], counts: Mapping[str, int]
+    ) -> list[g.MemberAssignment]:
         """Who gets what; this member leads the generation."""
-        members = [_member(each, joined.protocol) for each in joined.members]
-        topics = sorted({topic for member in members for topic in member.topics})
-        await self._cluster.refresh(topics)
-        counts = {topic: self._cluster.metadata.partition_count(topic) for topic in topics}
-        # It may have subscribed to others since it joined, which are not shared out yet.
-        self._counts = {topic: counts.get(topic, 0) for topic in self.topics}
-        given = self._assignors[joined.protocol](members, counts)
+        given = self._assignors[assignor](members, counts)
         return [
             g.MemberAssignment(
                 member_id=member.member_id,
@@ -208,12 +218,18 @@ class Membership:
                 await self._give_up()
             else:
                 await self._beat()
-                self._look_at_topics()
+                await self._look_at_topics()
 
-    def _look_at_topics(self) -> None:
+    async def _look_at_topics(self) -> None:
         """The leader of a group has to share out what came since."""
+        if self._counts and trio.current_time() >= self._counts_stale_at:
+            with trio.move_on_after(self._interval_s):  # the next heartbeat is not to be late
+                try:
+                    await self._count(self._counts)
+                except HightideError as error:
+                    self._channel.tell(error)
         known = {topic: self._cluster.metadata.partition_count(topic) for topic in self._counts}
-        if known != self._counts and not self.must_join:
+        if known != self._counts and not self.must_join and not self._is_joining:
             self.must_join, self._counts = True, {}
             self.reason = "the topics have other partitions now"
             self._wake()
