@@ -229,6 +229,18 @@ def test_a_topic_that_is_named_twice_in_one_request_breaks_nothing() -> None:
 # The end of a topic.
 
 
+def test_who_means_a_topic_by_its_id_deletes_no_other_one_of_its_name() -> None:
+    cluster = ControlledCluster(0)
+    cluster.create("a")
+    before = cluster.image.topics["a"].topic_id
+    cluster.delete("a")
+    cluster.create("a")
+    (result,) = cluster.delete("a", a=before)
+    assert (result.error, cluster.changes) == (ErrorCode.UNKNOWN_TOPIC_ID, [])
+    (result,) = cluster.delete("a", a=cluster.image.topics["a"].topic_id)
+    assert (result.error, "a" in cluster.image.topics) == (None, False)
+
+
 def test_a_deleted_topic_leaves_nothing_behind() -> None:
     cluster = ControlledCluster(1)
     old = cluster.create("a", partitions=3, configs={"flush": "replicated"})

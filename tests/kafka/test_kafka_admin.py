@@ -9,6 +9,8 @@ from brokers import quiet
 from kafkakit import both, quiet_clients
 from trio.to_thread import run_sync
 
+from hightide_broker.kafka.facts import Facts
+
 TOPIC, BROKER = 2, 4
 UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
@@ -92,6 +94,18 @@ async def test_topics_are_deleted_by_name_and_by_id(version):
             (each["name"], each["topic_id"], each["error_code"]) for each in answer["responses"]
         ]
         assert found == [("a", "", 0), ("b", ids[0], 0), (None, UNKNOWN_ID, 100)]
+
+
+async def test_a_topic_that_is_meant_by_its_id_is_not_another_one_by_then(monkeypatch):
+    """The broker that is asked has not heard yet that it was made again."""
+    async with both() as (_ours, client):
+        made = await create(client, 7, new("a"))
+        monkeypatch.setattr(Facts, "name_of", lambda *_: "a")
+        for topic_id, error in ((UNKNOWN_ID, 100), (made["a"]["topic_id"], 0)):
+            wanted = [{"name": None, "topic_id": topic_id}]
+            answer = await client.call("delete_topics", 6, topics=wanted, timeout_ms=1000)
+            (found,) = answer["responses"]
+            assert (found["topic_id"], found["error_code"]) == (topic_id, error)
 
 
 @pytest.mark.parametrize("version", range(4))

@@ -242,8 +242,8 @@ class ControlledCluster:
         (result,) = self.more_all((topic, count))
         return result
 
-    def delete(self, *topics: str) -> list[m.TopicResult]:
-        request = m.DeleteTopicsRequest(topics=list(topics))
+    def delete(self, *topics: str, **ids: str) -> list[m.TopicResult]:
+        request = m.DeleteTopicsRequest(topics=list(topics), ids=ids)
         return self.commit(self.controller.delete_topics(request)).topics
 
     def alter_all(self, *resources: m.ConfigChange, validate_only: bool = False) -> list:

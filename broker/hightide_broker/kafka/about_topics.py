@@ -118,7 +118,8 @@ def delete_topics(asked: Asked, facts: Facts) -> Heard:
         why = {"error_code": number, "error_message": message}
         return {"responses": [{**topic, **why} for topic in wanted]}  # an id's name is not told
 
-    request = m.DeleteTopicsRequest(topics=[*dict.fromkeys(names)])
+    ids = {name: topic_id for topic_id, name in name_of.items()}
+    request = m.DeleteTopicsRequest(topics=[*dict.fromkeys(names)], ids=ids)
     return question(asked, request, answer, refuse)
 
 

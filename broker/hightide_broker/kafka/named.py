@@ -48,4 +48,5 @@ def as_asked(
 
 
 def _is_secret(result: _OfTopic) -> bool:
-    return result.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    """Also of one that another topic has the name of by now."""
+    return result.error in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID)

@@ -316,6 +316,9 @@ class CreateTopicsResponse(Message, frozen=True, kw_only=True):
 
 class DeleteTopicsRequest(Message, frozen=True, kw_only=True):
     topics: list[str]
+    ids: dict[str, str] = {}
+    """By name, of those that are meant by their id: another topic that has the name by then is not
+    deleted (KIP-516)."""
 
 
 class DeleteTopicsResponse(Message, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from hightide_broker.core.cluster.changes import (
     SetConfig,
     SetUsersSecret,
 )
-from hightide_broker.core.cluster.image import CLUSTER, ClusterImage
+from hightide_broker.core.cluster.image import CLUSTER, ClusterImage, TopicState
 from hightide_broker.core.cluster.mutations import Take, unlimited
 from hightide_broker.core.cluster.names import check_topic_form, no_topic
 from hightide_broker.core.cluster.partitions import Partitions
@@ -246,6 +246,7 @@ class Controller:
                 results.append(_unknown_topic(name))
                 continue
             try:
+                _check_id(topic, request.ids.get(name, topic.topic_id))
                 take(len(topic.partitions))
             except Refused as refusal:
                 results.append(_refused(name, refusal))
@@ -455,6 +456,15 @@ def _refused(name: str, refusal: Refused) -> m.TopicResult:
         message=refusal.message,
         throttle_time_ms=refusal.throttle_time_ms,
     )
+
+
+def _check_id(topic: TopicState, topic_id: str) -> None:
+    """Raise `Refused` unless a topic is the one that is meant."""
+    if topic.topic_id != topic_id:
+        raise Refused(
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            f"{topic.name!r} is another topic now than the one with the id {topic_id!r}",
+        )
 
 
 def _unknown_topic(name: str) -> m.TopicResult:
