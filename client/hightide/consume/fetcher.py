@@ -18,6 +18,7 @@ from hightide.consume.options import ConsumerOptions
 from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
 from hightide.net.background import Nudge, start
 from hightide.net.cluster import Cluster
+from hightide.net.retries import NEW_TOPIC_GRACE_S
 from hightide.protocol import messages as m
 from hightide.protocol.errors import (
     UNREACHABLE,
@@ -33,6 +34,7 @@ from hightide.protocol.errors import (
 from hightide.protocol.records import check_crc, iter_batches
 from hightide.protocol.topic_partition import TopicPartition
 
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC)
 _NEVER = float("inf")
 TOGETHER_S = 0.1
 """How long a fetch waits for partitions of the same broker whose offsets are being looked up."""
@@ -76,6 +78,7 @@ class Fetcher:
             fail=self._fail,
             found=self.wake,
         )
+        self._unknown_since: dict[str, float] = {}
         self._tasks: dict[_Source, None] = {}
         self._wake = wake
         self._data = trio.Event()
@@ -228,15 +231,15 @@ class Fetcher:
         return complete
 
     def _topic_is_gone(self, answer: m.MetadataResponse) -> bool:
-        read = {each.tp.topic for each in self._subscription.all()}
-        for topic in answer.topics:
-            if topic.error is not None and topic.topic in read:
-                code = error_code(topic.error)
-                if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC):
-                    if self._on_vanished(topic.topic):
-                        continue
-                    self._fail(ApiError(code, topic.message))
-                    return True
+        now, read = trio.current_time(), {each.tp.topic for each in self._subscription.all()}
+        unknown = [t for t in answer.topics if t.error in _UNKNOWN and t.topic in read]
+        since, self._unknown_since = self._unknown_since, {}
+        for topic in unknown:
+            # A broker that is behind says so, too: others are asked before it is believed.
+            began = self._unknown_since[topic.topic] = since.get(topic.topic, now)
+            if now - began >= NEW_TOPIC_GRACE_S and not self._on_vanished(topic.topic):
+                self._fail(ApiError(error_code(topic.error or ""), topic.message))
+                return True
         return False
 
     def _leader_of(self, assignment: Assignment) -> m.PartitionMetadata | None:

@@ -81,6 +81,8 @@ class Metadata:
             else:
                 if topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                     self.denied[topic.topic] = topic.message
+                elif topic.topic in self.topics:
+                    believed = False  # another broker may know it still
                 self.forget(topic.topic)
         return believed
 
