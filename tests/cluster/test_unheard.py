@@ -77,3 +77,11 @@ def test_who_says_that_its_log_is_damaged_is_not_elected_by_the_same_word() -> N
     assert who(cluster)["leader"] == NONE
     cluster.unfence(1)
     assert who(cluster)["leader"] == 1, "not 0, though it comes first"
+
+
+def test_whose_damaged_log_is_the_only_one_tells_so_as_its_leader() -> None:
+    cluster = cluster_of(0)
+    cluster.fence(0)
+    cluster.register(0)
+    cluster.heartbeat(0, offline=[OFFLINE])
+    assert who(cluster)["leader"] == 0

@@ -41,10 +41,14 @@ class Partitions:
     def _rules(
         self, topic: TopicState, number: int, is_active: Callable[[int], bool] | None = None
     ) -> Rules:
+        has_others = len(topic.partitions[number].replicas) > 1
+
         def may_lead(broker: int) -> bool:
-            # Who has said that its replica is offline has nothing there to lead with.
-            is_offline = self.log_ends.is_offline(broker, topic.topic_id, number)
-            return not is_offline and (is_active or self._image.is_active)(broker)
+            # Who has said that its replica is offline has nothing there to lead with; if that is
+            # the only one, it tells as the leader what is wrong with it.
+            if has_others and self.log_ends.is_offline(broker, topic.topic_id, number):
+                return False
+            return (is_active or self._image.is_active)(broker)
 
         return Rules(
             may_lead,
