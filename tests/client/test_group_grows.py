@@ -20,9 +20,12 @@ async def poll(*consumers, seconds):
             await consumer.poll(timeout_ms=100)
 
 
-async def grow(client, topic):
+async def grow(client, topic, *consumers):
+    """It gets a second partition while they have been reading for a while, and go on."""
+    await poll(*consumers, seconds=5)
     more = m.MorePartitions(topic=topic, count=2)
     await client.ask(m.CreatePartitionsRequest(topics=[more]))
+    await poll(*consumers, seconds=LATER_S)
 
 
 def shared(*consumers):
@@ -38,8 +41,7 @@ async def test_a_leader_that_came_back_to_its_place_sees_what_is_added():
         async with at.consumer(group_instance_id="i", **FRESH) as consumer:
             await poll(consumer, seconds=5)
             assert consumer.generation == generation
-            await grow(client, "t")
-            await poll(consumer, seconds=LATER_S)
+            await grow(client, "t", consumer)
             assert shared(consumer) == [("t", 0), ("t", 1)]
 
 
@@ -52,9 +54,7 @@ async def test_a_leader_that_has_nothing_sees_what_is_added():
     ):
         await poll(leader, seconds=3)
         async with at.consumer(client_id="a", **FRESH) as other:
-            await poll(leader, other, seconds=5)
-            await grow(client, "t")
-            await poll(leader, other, seconds=LATER_S)
+            await grow(client, "t", leader, other)
             assert shared(leader, other) == [("t", 0), ("t", 1)]
 
 
@@ -64,9 +64,7 @@ async def test_a_leader_sees_what_is_added_to_topics_that_only_others_read():
         await client.create("y", partitions=1)
         await poll(leader, seconds=3)
         async with at.consumer(topics=["y"], **FRESH) as other:
-            await poll(leader, other, seconds=5)
-            await grow(client, "y")
-            await poll(leader, other, seconds=LATER_S)
+            await grow(client, "y", leader, other)
             assert shared(other) == [("y", 0), ("y", 1)]
 
 

@@ -159,7 +159,9 @@ class Membership:
         self._counts = {}
         if joined.leader == joined.member_id:
             members = [_member(each, joined.protocol) for each in joined.members]
-            self._counts = await self._count({t for member in members for t in member.topics})
+            topics = {topic for member in members for topic in member.topics}
+            await self._look_up(topics)
+            self._counts = self._count(topics)
             if not joined.skip_assignment:
                 assignments = self._assign(joined.protocol, members, self._counts)
         request = g.SyncGroupRequest(
@@ -178,13 +180,15 @@ class Membership:
         given = unpack_assigned(answer.assignment)
         return [TopicPartition(t.topic, n) for t in given.partitions for n in t.partitions]
 
-    async def _count(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each of these has now; those of others that this member does not
-        read, too."""
-        wanted = sorted(topics)
-        await self._cluster.refresh(wanted)
+    async def _look_up(self, topics: Iterable[str]) -> None:
+        """Ask for topics of the group, also those that only others read, which nobody else here
+        asks for."""
+        await self._cluster.refresh(sorted(topics))
         self._counts_stale_at = self._cluster.metadata.stale_at
-        return {topic: self._cluster.metadata.partition_count(topic) for topic in wanted}
+
+    def _count(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions each of these has, as far as is known."""
+        return {topic: self._cluster.metadata.partition_count(topic) for topic in topics}
 
     def _assign(
         self, assignor: str, members: Sequence[Member], counts: Mapping[str, int]
@@ -225,11 +229,10 @@ class Membership:
         if self._counts and trio.current_time() >= self._counts_stale_at:
             with trio.move_on_after(self._interval_s):  # the next heartbeat is not to be late
                 try:
-                    await self._count(self._counts)
+                    await self._look_up(self._counts)
                 except HightideError as error:
                     self._channel.tell(error)
-        known = {topic: self._cluster.metadata.partition_count(topic) for topic in self._counts}
-        if known != self._counts and not self.must_join and not self._is_joining:
+        if self._count(self._counts) != self._counts and not (self.must_join or self._is_joining):
             self.must_join, self._counts = True, {}
             self.reason = "the topics have other partitions now"
             self._wake()
