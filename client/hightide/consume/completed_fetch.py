@@ -120,8 +120,6 @@ class CompletedFetch:
     """The records of one batch of one partition."""
 
     def __init__(self, subscription: Subscription) -> None:
-        self.tp: TopicPartition | None = None
-        """Of which partition they are."""
         self.in_work: Record | None = None
         """The first record of those that were handed out and may be worked on."""
         self._subscription = subscription
@@ -135,6 +133,11 @@ class CompletedFetch:
 
     def __bool__(self) -> bool:
         return bool(self._records)
+
+    @property
+    def tp(self) -> TopicPartition | None:
+        """Of which partition they are."""
+        return None if self._found is None else self._found.tp
 
     def decode(self, tp: TopicPartition, batch: FetchedBatch) -> None:
         """Take the records of a batch from the position on; raises `CorruptBatch`."""
@@ -156,7 +159,7 @@ class CompletedFetch:
             return
         self._records.extend(records)
         self._found, self._moves = found, found.moves
-        self.tp, self._end, self._epoch = tp, header.next_offset, header.leader_epoch
+        self._end, self._epoch = header.next_offset, header.leader_epoch
 
     def pop(self) -> Record:
         """Hand out the next one."""
@@ -276,7 +279,7 @@ class CompletedFetch:
             self._lent.end()
             self._lent = None
         self._records.clear()
-        self.tp = self._found = None
+        self._found = None
 
     def drop_of(self, partitions: Sequence[TopicPartition]) -> None:
         """Forget it if it is of one of these."""

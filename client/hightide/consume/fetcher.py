@@ -79,6 +79,7 @@ class Fetcher:
             found=self.wake,
         )
         self._unknown_since: dict[str, float] = {}
+        """Topics that were unknown when they were asked for last, since when that is."""
         self._tasks: dict[_Source, None] = {}
         self._wake = wake
         self._data = trio.Event()

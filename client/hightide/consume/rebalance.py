@@ -141,7 +141,7 @@ class Rebalancer:
         try:
             self._give(await self._say_goodbye(leaving))
             if membership.is_lost:  # as it has heard meanwhile: what it kept is somebody else's
-                self._give(await self._say_goodbye(self._release(self._owned())))
+                await self._let_go(self._owned())
             with self._joining:
                 given = await membership.join(self._owned())
             if self._joining.cancelled_caught:
@@ -171,6 +171,10 @@ class Rebalancer:
         self._subscription.assign([tp for tp in self._owned() if tp not in partitions])
         return {tp: positions.get(tp) for tp in partitions}
 
+    async def _let_go(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read no more of these, and say so."""
+        self._give(await self._say_goodbye(self._release(partitions)))
+
     async def _say_goodbye(self, leaving: _Leaving) -> Exception | None:
         """Commit what was read of these, unless they are somebody else's already; their listener
         may commit, too. What it raised."""
@@ -194,7 +198,7 @@ class Rebalancer:
         owned = self._owned()
         surplus = [tp for tp in owned if tp not in given]
         if surplus:
-            self._give(await self._say_goodbye(self._release(surplus)))
+            await self._let_go(surplus)
             self._membership.must_join = True  # somebody waits for them
             self._membership.reason = f"let go of {counted(len(surplus), 'partition')}"
         fresh = [tp for tp in given if tp not in owned]
