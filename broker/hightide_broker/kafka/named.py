@@ -38,7 +38,7 @@ def as_asked(
     for topic in wanted:
         name, topic_id = topic["name"], topic.get("topic_id", "")
         result = found.get(name_of.get(topic_id, "") if name is None else name)
-        if name is None and (result is None or _is_secret(result)):
+        if name is None and (result is None or _is_as_unknown(result)):
             told[None, topic_id] = unknown(topic_id)
         elif name is None and result is not None:
             told[None, topic_id] = {**one(result), "topic_id": topic_id}
@@ -47,6 +47,7 @@ def as_asked(
     return [*told.values()]
 
 
-def _is_secret(result: _OfTopic) -> bool:
-    """Also of one that another topic has the name of by now."""
+def _is_as_unknown(result: _OfTopic) -> bool:
+    """Whether nothing is told of a topic by its id: its asker may not know it, or another one has
+    its name by now."""
     return result.error in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_ID)

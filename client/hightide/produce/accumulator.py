@@ -12,7 +12,8 @@ Order and idempotence (KIP-98, KIP-360):
 * a batch gets its sequence when it is first sent and keeps it over retries;
 * while a batch waits to be sent again, nothing later is sent before it;
 * a batch that failed for good leaves a gap: when nothing is in flight any more, the epoch is bumped
-  and what is pending starts at sequence 0. A sequence is never used for other data;
+  and what is pending starts at sequence 0. A sequence is never used for other data; one that may be
+  stored nevertheless, as an attempt brought no answer, leaves it open until those behind it tell;
 * after its last epoch a partition goes on under another producer id (`wants_id`).
 
 What a topic refused as too large is remembered: later batches are made half as large, and those
