@@ -39,11 +39,11 @@ JOBS_MAX = 512
 PROGRESS_S = 5.0
 world_option = click.option(
     "--world",
-    type=click.Choice(["quorum", "replicated", "rows"]),
+    type=click.Choice(["quorum", "replicated", "rows", "unsynced"]),
     default="quorum",
     show_default=True,
     help="The metadata quorum alone, or brokers with producers and consumers, or these and batches "
-    "of Kafka's rows.",
+    "of Kafka's rows, or power that is lost where `flush` is `replicated`.",
 )
 
 
@@ -149,9 +149,9 @@ def _run(world: str, seed: int, *, keep_story: bool = False) -> Outcome:
     from hightide_broker.simulation import replicated, run
 
     logging.disable(logging.CRITICAL)
-    run_seed = replicated.run_seed if world == "replicated" else run.run_seed
-    if world == "rows":
-        run_seed = partial(replicated.run_seed, rows=True)
+    run_seed = run.run_seed if world == "quorum" else replicated.run_seed
+    if world in ("rows", "unsynced"):
+        run_seed = partial(run_seed, **{world: True})
     try:
         return run_seed(seed, keep_story=keep_story)
     except ExceptionGroup as crash:

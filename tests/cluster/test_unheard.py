@@ -38,6 +38,40 @@ def test_the_longest_log_leads_whoever_is_back_first(registered, heard) -> None:
     assert cluster.partition("a").leader == 0
 
 
+def in_sync_alone() -> ControlledCluster:
+    """The two others were fenced; then the last one lost its power, too, and is the first that is
+    back: of those that were in sync it is all."""
+    cluster = cluster_of(0, 1, 2, flush="replicated")
+    cluster.fence(1, 2)
+    cluster.take_over()
+    cluster.register(0)
+    assert who(cluster) == {"leader": NONE, "isr": (), "last_known": (0,)}
+    says(cluster, 0, 1)
+    return cluster
+
+
+def test_a_new_controller_hears_those_that_were_fenced_too() -> None:
+    """What the last controller wrote may have been committed by this one only: nobody need have
+    led without those."""
+    cluster = in_sync_alone()
+    for broker, end in ((1, 32), (2, 3)):
+        assert cluster.partition("a").leader == NONE
+        cluster.register(broker)
+        says(cluster, broker, end)
+    assert cluster.partition("a").leader == 1
+
+
+def test_it_waits_for_them_no_longer_than_a_session() -> None:
+    cluster = in_sync_alone()
+    cluster.register(1)
+    says(cluster, 1, 32)
+    assert cluster.partition("a").leader == NONE
+    cluster.now += SESSION_S
+    says(cluster, 1, 32)
+    says(cluster, 0, 1)
+    assert cluster.partition("a").leader == 1
+
+
 def test_who_finds_its_log_damaged_hands_it_to_nobody_unheard() -> None:
     cluster = darkened("synced")
     cluster.register(0)

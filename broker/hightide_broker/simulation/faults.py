@@ -60,6 +60,8 @@ class Faults:
             self._kinds.append((3, self._alter))
         if world.knobs.alters_flush:
             self._kinds += [(4, self._alter_flush), (16, self._alter_flush_behind_a_back)]
+        if world.knobs.unsynced:
+            self._kinds.append((8, self._lose_all_power))
         if world.knobs.clock_jumps:
             self._kinds.append((2, self._jump))
         if world.knobs.replicated:
@@ -189,6 +191,14 @@ class Faults:
         self._tell(f"everything {'loses power' if power else 'is killed'}")
         for machine in machines:
             await machine.crash(power=self._may_lose_power(machine))
+
+    async def _lose_all_power(self) -> None:
+        """It comes back for one machine after the other, for some within a session."""
+        await self._black_out()
+        machines = self._world.machines
+        for machine in self._rng.sample(machines, len(machines)):
+            await trio.sleep(self._rng.choice([0.1, 0.5, self._world.knobs.session_s]))
+            self._start(machine)
 
     async def _stop(self) -> None:
         machine = self._any()

@@ -54,7 +54,7 @@ class Keyed:
         self._world = world
         self._rng = random.Random(f"keyed-{world.seed}")
         compacts = "log.cleaner.min.cleanable.ratio" in world.knobs.config
-        self.is_on = compacts and not world.knobs.forlorn and self._rng.random() < KEYED
+        self.is_on = compacts and not world.knobs.may_lose and self._rng.random() < KEYED
         # Tombstones stay: who is away for longer than they do may miss one.
         configs = {"cleanup.policy": "compact", "delete.retention.ms": "3600000"}
         self.subject = Subject(NAME, 1, like.replicas, (*like.configs, *configs.items()))

@@ -107,6 +107,8 @@ class QuorumChecker:
         self._ends: dict[int, int] = {}
         """Epoch → what its leader committed."""
         self._leaders: dict[int, int] = {}
+        self._written: dict[int, dict[int, float]] = {}
+        """Epoch → where its leader's log ended → when it did so first."""
         self._votes: dict[tuple[int, str, int], int] = {}
         """(node, directory, epoch) → whom it voted for."""
         self._lives: dict[int, _Life] = {}
@@ -125,6 +127,16 @@ class QuorumChecker:
     def died(self, machine: Body) -> None:
         """A machine's process is gone."""
         self.replica_checker.died(machine.id)
+
+    def decided_at(self, offset: int) -> float:
+        """When the leader wrote it that did, of what is committed from this offset on; not later,
+        if it was gone before its next step."""
+        after = min(base for base in self._committed if base >= offset)
+        end, epoch, _ = self._committed[after]
+        steps = self._written[epoch]
+        return min(
+            (at for written, at in steps.items() if written >= end), default=max(steps.values())
+        )
 
     # -- instrument.Instrument -----------------------------------------------------------------
 
@@ -216,6 +228,8 @@ class QuorumChecker:
             self._check(first == node, f"{first} and {node} lead epoch {core.epoch}", driver)
             cut = ready.truncate_to is not None or ready.install is not None
             self._check(not cut, f"leader {node} cut its log", driver)
+            written = self._written.setdefault(core.epoch, {})
+            written.setdefault(driver.metadata.log_end, self.story.now())
         if ready.begin_epoch:
             self.elections += 1
             # One that hears late of its election need not have what later leaders committed.

@@ -15,7 +15,7 @@ and raises `Violation` on the first step that breaks a promise:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,6 +52,18 @@ class _Committed:
     """Leader epoch → the machine that leads it."""
     ends: dict[int, int] = field(default_factory=dict)
     """Leader epoch → how far its leader committed."""
+    top: int = 0
+    """How far it was ever committed, before some of it was lost."""
+    lost_with: int = -1
+    """The leader epoch of that time: who led until then and goes on knows of nothing lost."""
+
+    def keep(self, held: Iterable[BatchHeader]) -> int:
+        """Nothing else is committed any more; where what is ends."""
+        left = {(header.base_offset, StoredBatch.of(header)) for header in held}
+        self.batches = {base: each for base, each in self.batches.items() if (base, each) in left}
+        self.end = max((each.next_offset for each in self.batches.values()), default=0)
+        self.ends = {epoch: min(end, self.end) for epoch, end in self.ends.items()}
+        return self.end
 
     def before(self, epoch: int) -> int:
         """What the leaders before an epoch committed. An old leader that hears late of its election
@@ -74,12 +86,16 @@ class ReplicaChecker:
 
     def __init__(self, check: Callable[[bool, str], None]) -> None:
         self.commits = 0
+        self.losses = 0
+        """How often committed records were lost, as may be."""
         self.elections = 0
         self.cuts = 0
         self.flush_changes = False
         """Whether what had to be on disk when it was acknowledged is not known."""
         self.rotten = -1
         """The node whose disk rots."""
+        self.on_change: Callable[[Key, int], None] = lambda key, since: None
+        """Called with a partition that another state is known of than at this metadata offset."""
         self._check = check
         self._offset = -1
         self._truth: dict[Key, PartitionState] = {}
@@ -92,7 +108,7 @@ class ReplicaChecker:
     def metadata(self, image: ClusterImage) -> None:
         """Some node has applied the metadata up to here."""
         if image.offset > self._offset:
-            before, self._offset = self._truth, image.offset
+            before, since, self._offset = self._truth, self._offset, image.offset
             for name, topic in image.topics.items():
                 self._ids.setdefault(name, topic.topic_id)
             self._truth = {
@@ -102,6 +118,7 @@ class ReplicaChecker:
             }
             for key, state in self._truth.items():
                 if key in before and state != before[key]:
+                    self.on_change(key, since)
                     self._check_joined(key, {*state.isr} - {*before[key].isr})
 
     def _check_joined(self, key: Key, members: set[int]) -> None:
@@ -120,18 +137,29 @@ class ReplicaChecker:
         """An operator will elect uncleanly: only what one of these logs has is committed now, and
         the next leader has the longest of them. Where what is committed ends."""
         self._given_up[key] = max(map(_end_of, left), default=LogEnd(-1, 0))
+        headers = (header for log in left for header in log.headers(0))
+        return self._committed.setdefault(key, _Committed()).keep(headers)
+
+    def lose(self, key: Key, held: Iterable[BatchHeader]) -> tuple[int, int]:
+        """Nobody who may lead holds more than this any more: what else was committed is lost, from
+        the first offset returned up to the second."""
         committed = self._committed.setdefault(key, _Committed())
-        held = {
-            (header.base_offset, StoredBatch.of(header))
-            for log in left
-            for header in log.headers(0)
-        }
-        committed.batches = {
-            base: batch for base, batch in committed.batches.items() if (base, batch) in held
-        }
-        committed.end = max((each.next_offset for each in committed.batches.values()), default=0)
-        committed.ends = {epoch: min(end, committed.end) for epoch, end in committed.ends.items()}
-        return committed.end
+        top, end = committed.end, committed.keep(held)
+        if end < top:
+            self.losses += 1
+            committed.top = max(committed.top, top)
+            committed.lost_with = self._truth[key].leader_epoch
+        return end, top
+
+    def partitions(self) -> list[Key]:
+        """Those there are, by the newest metadata."""
+        return [*self._truth]
+
+    def may_lead(self, key: Key) -> tuple[str, set[int]]:
+        """The name of a partition's topic, and who may lead it by the newest metadata."""
+        state = self._truth[key]
+        (name,) = (name for name, topic_id in self._ids.items() if topic_id == key[0])
+        return name, {*state.isr, *state.elr, *state.last_known_elr}
 
     def committed_end(self, key: Key) -> int:
         """Before which offset everything is committed."""
@@ -176,7 +204,7 @@ class ReplicaChecker:
             self._check_leader(replica, seen, committed, who)
         else:
             self._check(
-                replica.high_watermark <= committed.end,
+                replica.high_watermark <= max(committed.end, committed.top),
                 f"{who}: only {committed.end} is committed",
             )
         seen.leader_epoch, seen.log_end = replica.leader_epoch, replica.log.log_end
@@ -224,7 +252,7 @@ class ReplicaChecker:
             )
         if replica.high_watermark > seen.watermark:
             self._check(leader.has_enough, f"{who} commits with ISR {leader.isr}")
-        if replica.high_watermark > committed.end:
+        if replica.high_watermark > committed.end and leader.epoch > committed.lost_with:
             self._commit(key, replica, committed, who)
 
     def _commit(self, key: Key, replica: Replica, committed: _Committed, who: str) -> None:

@@ -28,6 +28,7 @@ from hightide_broker.simulation.rows_workload import RowSending
 from hightide_broker.simulation.run import LIVENESS_S, Outcome, outcome_of, violation_of
 from hightide_broker.simulation.salvage import give_up_what_is_lost
 from hightide_broker.simulation.scheduler import run_seeded
+from hightide_broker.simulation.unsynced import Losses
 from hightide_broker.simulation.workload import (
     Reading,
     Records,
@@ -59,13 +60,13 @@ TROUBLE_S = 20.0
 """How long anything may happen: these worlds do more in a second than those of the quorum."""
 
 
-def draw(seed: int) -> tuple[Knobs, list[Subject]]:
+def draw(seed: int, *, unsynced: bool = False) -> tuple[Knobs, list[Subject]]:
     """The knobs of a seed, and its topics."""
     rng = random.Random(f"replicated-{seed}")
     base = Knobs.draw(rng)
     shape = rng.choice(["three", "three", "three", "four", "split"])
     lag_ms = rng.choice([1500, 5000])
-    synced = rng.random() < 0.7
+    synced = rng.random() < 0.7 and not unsynced
     knobs = replace(
         base,
         controllers=1 if shape == "four" else 3,
@@ -73,6 +74,7 @@ def draw(seed: int) -> tuple[Knobs, list[Subject]]:
         observers={"three": 0, "four": 3, "split": 3}[shape],
         replicated=True,
         loses_power=synced,
+        unsynced=unsynced,
         config=base.config
         | {
             "flush": "synced" if synced else "replicated",
@@ -108,7 +110,8 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
     forlorn = freezes_out and random.Random(f"forlorn-{seed}").random() < 0.5
     freezes_out, loses = freezes_out and not forlorn, loses or forlorn
     careful = (rots or loses or rolls_back or freezes_out) and not forlorn
-    alters_flush = not (careful or forlorn) and random.Random(f"flush-{seed}").random() < 0.4
+    keeps_flush = careful or forlorn or knobs.unsynced
+    alters_flush = not keeps_flush and random.Random(f"flush-{seed}").random() < 0.4
     careful = careful or alters_flush
     topics = [
         Subject(
@@ -134,25 +137,30 @@ def _fated(seed: int, rng: random.Random, knobs: Knobs) -> tuple[Knobs, list[Sub
         syncs_fail=synced and not rots and fate > 0.3,
         alters=not careful and 0.4 < fate < 0.8,
         alters_flush=alters_flush,
-        loses_power=synced or alters_flush,
+        loses_power=synced or alters_flush or knobs.unsynced,
         thread_pause_s=draw_thread_pause(seed),
         strikes_cut=random.Random(f"cut-{seed}").random() < 0.15,
         clock_jumps=fate > 0.5,
     ), topics
 
 
-def run_seed(seed: int, *, keep_story: bool = False, rows: bool = False) -> Outcome:
+def run_seed(
+    seed: int, *, keep_story: bool = False, rows: bool = False, unsynced: bool = False
+) -> Outcome:
     """Run one replicated world from its seed to its end; with `rows`, Kafka's batches are written
-    in it, too."""
-    return run_seeded(seed, partial(_live, seed, keep_story, rows))
+    in it, too; with `unsynced`, nothing is synced, and power is lost."""
+    return run_seeded(seed, partial(_live, seed, keep_story, rows, unsynced))
 
 
-async def _live(seed: int, keep_story: bool, rows: bool) -> Outcome:
-    knobs, topics = draw(seed)
+async def _live(seed: int, keep_story: bool, rows: bool, unsynced: bool) -> Outcome:
+    knobs, topics = draw(seed, unsynced=unsynced)
     world = World(seed, keep_story=keep_story, knobs=knobs)
     records, group = Records(), GroupLog()
     replica_checker = world.checker.replica_checker
     replica_checker.flush_changes, replica_checker.rotten = knobs.alters_flush, world.rotten
+    if unsynced:
+        losses = Losses(world, records)
+        world.power_went, replica_checker.on_change = losses.power_went, losses.changed
     world.story.tell(f"{knobs} {topics}")
     violation = await violation_of(world, _two_phases(world, topics, records, group, rows))
     counts = {
@@ -165,6 +173,7 @@ async def _live(seed: int, keep_story: bool, rows: bool) -> Outcome:
         "lost_disks": world.lost_disks,
         "readmitted": world.readmitted,
         "given_up": world.given_up,
+        "lost": replica_checker.losses,
         "sent": records.sent,
         "acknowledged": len(records.acknowledged),
         "acknowledged_in_rows": records.acknowledged_in_rows,
@@ -192,7 +201,7 @@ async def _two_phases(
             for n, acks in ((1, "all"), (2, "all"), (3, "1"))
         ]
         # Nobody reads where what was read may be lost.
-        names = [] if world.knobs.forlorn else ["consumer-1", "consumer-2"]
+        names = [] if world.knobs.may_lose else ["consumer-1", "consumer-2"]
         readers = [Reading(world, name, places, records, address) for name in names]
         async with trio.open_nursery() as working:
             for sender in senders:
@@ -200,7 +209,7 @@ async def _two_phases(
             for reader in readers:
                 nursery.start_soon(reader.run)
             is_grouped = random.Random(f"grouped-{world.seed}").random() < GROUPED
-            is_grouped = is_grouped and not world.knobs.forlorn
+            is_grouped = is_grouped and not world.knobs.may_lose
             for number in range(1, 4 if is_grouped else 1):
                 subscribed = [topic.name for topic in topics]
                 member = GroupMember(world, f"member-{number}", subscribed, records, group, address)
@@ -210,7 +219,7 @@ async def _two_phases(
             if impostor.is_on:
                 nursery.start_soon(impostor.run)
             churn = Churn(world, address, replicas=topics[0].replicas)
-            if churn.is_on and not world.knobs.forlorn:
+            if churn.is_on and not world.knobs.may_lose:
                 nursery.start_soon(churn.run)
             kafka = RowSending(world, places, records, address)
             if rows:
@@ -219,7 +228,7 @@ async def _two_phases(
                 working.start_soon(keyed.run)
             await Faults(world, nursery).rage(TROUBLE_S)
             await _become_well(world, topics, records, address)
-            if churn.is_on and not world.knobs.forlorn:
+            if churn.is_on and not world.knobs.may_lose:
                 await churn.end(LIVENESS_S)
             for sender in senders:
                 sender.rest()

@@ -48,6 +48,8 @@ class Records:
     """Where and at which offset → value."""
     seen: dict[tuple[TopicPartition, int], bytes] = field(default_factory=dict)
     """What any consumer read there first."""
+    lost: dict[TopicPartition, list[range]] = field(default_factory=dict)
+    """The offsets that what was acknowledged may be missing at."""
 
     def note_read(self, tp: TopicPartition, offset: int, value: bytes) -> None:
         """A consumer read a record; everybody reads the same."""
@@ -58,7 +60,7 @@ class Records:
 
     def acknowledge(self, tp: TopicPartition, offset: int, value: bytes) -> None:
         """A record is stored there for good; no other one is."""
-        if (tp, offset) in self.acknowledged:
+        if (tp, offset) in self.acknowledged and not self._is_lost(tp, offset):
             raise Violation(f"{tp} offset {offset} was acknowledged twice")
         self.acknowledged[(tp, offset)] = value
 
@@ -73,6 +75,9 @@ class Records:
         for at in lost:
             del self.acknowledged[at]
 
+    def _is_lost(self, tp: TopicPartition, offset: int) -> bool:
+        return any(offset in each for each in self.lost.get(tp, ()))
+
     def check(self, tp: TopicPartition, replica: Replica) -> None:
         """The log holds what was acknowledged and read; each value once, in the order of
         sending."""
@@ -83,7 +88,7 @@ class Records:
         for kind, known in (("acknowledged", self.acknowledged), ("read", self.seen)):
             for (place, offset), value in known.items():
                 found = log.get(offset)
-                if place == tp and found != value:
+                if place == tp and found != value and not self._is_lost(tp, offset):
                     raise Violation(
                         f"{tp} offset {offset}: {value!r} was {kind}, {found!r} is there"
                     )

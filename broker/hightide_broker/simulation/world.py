@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -86,6 +87,8 @@ class Knobs:
     """Whether `min.insync.replicas` of topics is changed now and then."""
     alters_flush: bool = False
     """Whether `flush` of topics is changed now and then; one machine only loses power then."""
+    unsynced: bool = False
+    """Whether nothing is synced before it is acknowledged, and power is lost all the same."""
     thread_pause_s: float = 0.0
     """How long worker threads take, at most; two of them may be at work at once."""
     strikes_cut: bool = False
@@ -134,6 +137,11 @@ class Knobs:
         """Whether what is on one machine may go: then what counts has to be on two."""
         some = self.rots or self.loses_disks or self.rolls_back or self.freezes_out
         return (some and not self.forlorn) or self.alters_flush
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether what was committed may be lost, so that nobody reads it."""
+        return self.forlorn or self.unsynced
 
     @property
     def may_give_up(self) -> bool:
@@ -268,6 +276,7 @@ class Machine:
         if power:
             self._world.power_losses += 1
             self.disk.crash(self._world.rng)
+            self._world.power_went(self)
         else:
             self.disk.kill()
 
@@ -353,6 +362,8 @@ class World:
         """How often an operator gave up what only a lost disk held."""
         self.blackouts = 0
         """How often all machines lost power at once."""
+        self.power_went: Callable[[Machine], None] = lambda machine: None
+        """Called when the disk of a machine is as a loss of power left it."""
 
     def _weak_one(self) -> Machine:
         """A voter that forgets its votes without a word cannot be told from an honest one: only

@@ -43,9 +43,14 @@ class Brokers:
         self._partitions = partitions
         self._cluster_id = cluster_id
         self._sessions = Sessions(session_timeout_s)
+        self._awaits_until = 0.0
 
     def activate(self, now: float) -> None:
-        """A new controller: every broker gets a whole session before it can be fenced."""
+        """A new controller: every broker gets a whole session before it can be fenced. So do those
+        that are fenced, to come back: after a loss of all power theirs may be the longest logs,
+        and the first who is back need not be the one whom the last controller relied on."""
+        self._partitions.awaited = frozenset(self._image.brokers)
+        self._awaits_until = now + self._sessions.timeout_s
         for state in self._image.brokers.values():
             if not state.fenced:
                 self._sessions.touch(state.broker, state.epoch, -1, now)
@@ -143,6 +148,8 @@ class Brokers:
     ) -> tuple[list[AnyChange], c.BrokerHeartbeatResponse]:
         """A broker says that it is alive and what it wants: to serve, to be fenced, to stop."""
         state = self.check(request.broker, request.broker_epoch)
+        if now >= self._awaits_until:
+            self._partitions.awaited = frozenset()
         # Its epoch is the offset of its registration, and offsets are next ones: it has applied it.
         caught_up = request.metadata_offset > state.epoch
         changes: list[AnyChange] = []

@@ -68,8 +68,8 @@ class Rules(NamedTuple):
     ends: Mapping[int, LogEnd] = NO_ENDS
     """Broker → how far its log reaches, for those who said it since nobody leads."""
     untold: tuple[int, ...] = ()
-    """Live replicas that have not said it yet, nor that they are offline: one of their logs may be
-    the longest."""
+    """Replicas that live, or may come back, and have not said it yet, nor that they are offline:
+    one of their logs may be the longest."""
 
 
 class _Target(NamedTuple):

@@ -35,6 +35,9 @@ class Partitions:
     def __init__(self, image: ClusterImage, defaults: Mapping[str, str]) -> None:
         """`defaults`: what this controller's own file says, which counts where no record does."""
         self.log_ends = LogEnds()
+        self.awaited: frozenset[int] = frozenset()
+        """Brokers that may yet come back to a controller that is new, and say how long their logs
+        are."""
         self._image = image
         self._defaults = defaults
 
@@ -60,8 +63,8 @@ class Partitions:
 
     def _untold(self, topic: TopicState, number: int) -> tuple[int, ...]:
         state = topic.partitions[number]
-        active = filter(self._image.is_active, state.replicas)
-        return self.log_ends.untold(topic.topic_id, number, state.leader_epoch, active)
+        expected = [b for b in state.replicas if b in self.awaited or self._image.is_active(b)]
+        return self.log_ends.untold(topic.topic_id, number, state.leader_epoch, expected)
 
     def _all(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
         for topic in self._image.topics.values():

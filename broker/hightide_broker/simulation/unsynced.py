@@ -1,0 +1,76 @@
+"""What is lost in worlds in which nothing is synced before it is acknowledged, and power is lost.
+
+With `flush=replicated` a record that was acknowledged is safe while one replica that may lead has
+it: on its disk, or in the memory of a machine that has power. Which ones may lead is the
+controllers' to know, who cannot tell a process that was killed from a machine without power; what
+they have is there to be read. So what none of those holds is lost when the last one loses it, no
+promise broken; and the rest has to be there in the end, in whatever order machines come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import trio
+
+from hightide.protocol.errors import CorruptBatch
+from hightide.protocol.records import BatchHeader, check_crc, iter_batches
+from hightide.protocol.topic_partition import TopicPartition
+from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.simulation.replica_checker import Key
+from hightide_broker.simulation.workload import Records
+from hightide_broker.simulation.world import Machine, World
+
+
+class Losses:
+    """What is lost in one world."""
+
+    def __init__(self, world: World, records: Records) -> None:
+        self._world = world
+        self._records = records
+        self._dark: dict[int, float] = {}
+        """Node → when its machine lost its power last."""
+
+    def power_went(self, machine: Machine) -> None:
+        """A machine has lost its power: nobody expects any more what no replica holds that may
+        lead."""
+        self._dark[machine.id] = trio.current_time()
+        for key in self._world.checker.replica_checker.partitions():
+            self._expect(key)
+
+    def changed(self, key: Key, since: int) -> None:
+        """Others may lead than as of this metadata offset. That was decided when it was written,
+        and is known only once it is committed: whoever lost its power meanwhile had not lost it
+        then."""
+        _, eligible = self._world.checker.replica_checker.may_lead(key)
+        decided_at = self._world.checker.decided_at(since)
+        if any(self._dark.get(node, 0.0) > decided_at for node in eligible):
+            self._expect(key)
+
+    def _expect(self, key: Key) -> None:
+        """No more than what is held by those that may lead."""
+        replica_checker = self._world.checker.replica_checker
+        topic, eligible = replica_checker.may_lead(key)
+        tp = TopicPartition(topic, key[1])
+        disks = [machine.disk for machine in self._world.machines if machine.id in eligible]
+        held = chain.from_iterable(_stored(disk, tp) for disk in disks)
+        end, top = replica_checker.lose(key, held)
+        if end < top:
+            self._records.lost.setdefault(tp, []).append(range(end, top))
+            self._world.story.tell(f"{tp}: offsets {end} to {top - 1} are lost")
+
+
+def _stored(disk: SimDisk, tp: TopicPartition) -> Iterator[BatchHeader]:
+    """The batches of a partition, up to the first one that is torn or missing."""
+    end = None
+    try:
+        for data in disk.files(f"/{tp.topic}-{tp.partition}/", ".log").values():
+            for header, batch in iter_batches(data):
+                check_crc(batch, header)
+                if end not in (None, header.base_offset):
+                    return
+                yield header
+                end = header.next_offset
+    except CorruptBatch:
+        return

@@ -1,0 +1,47 @@
+"""Where nothing is synced before it is acknowledged and power is lost, no more is lost than has to
+be; and planted bugs in who leads then are noticed.
+
+`hightide sim run --world unsynced` runs more seeds. Each mutant names the seed that noticed it
+last time, which is tried first.
+"""
+
+from functools import partial
+
+import pytest
+from election_mutants import MUTANTS
+from mutation import hunt, quiet_logs  # noqa: F401
+from test_replicated import SEEDS
+
+from hightide_broker.simulation.replicated import run_seed
+
+NOTICED_BY = {
+    "who_is_registered_is_taken_for_alive": 49,
+    "what_was_not_synced_is_taken_for_kept": 4,
+    "who_is_back_leads_before_the_others_are": 77,
+    "the_first_of_those_who_are_back_leads": 73,
+    "what_is_torn_is_trusted": 31,
+}
+
+pytestmark = pytest.mark.slow
+
+
+def test_every_promise_is_kept_and_something_may_be_lost():
+    outcomes = [run_seed(seed, unsynced=True) for seed in range(1, SEEDS + 1)]
+    assert [outcome.violation for outcome in outcomes] == [""] * SEEDS
+    # A world that keeps its power loses nothing, too; and what is all lost has nothing to check.
+    for name in ("power_losses", "partition_elections"):
+        assert sum(outcome.counts[name] for outcome in outcomes) > SEEDS / 2, name
+    assert any(outcome.counts["lost"] for outcome in outcomes)
+
+
+def test_what_was_decided_before_power_went_may_be_known_after_it():
+    """Three were in sync; one, cut off from the others, was to be in sync alone and lost its power
+    then: what only the others had kept was counted as lost when the others learned of it."""
+    assert run_seed(171, unsynced=True).violation == ""
+
+
+@pytest.mark.usefixtures("quiet_logs")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_mutant_is_noticed(name):
+    with MUTANTS[name]():
+        hunt(partial(run_seed, unsynced=True), NOTICED_BY[name])
