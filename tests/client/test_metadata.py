@@ -24,11 +24,21 @@ def topic(*leaders, epoch=0, topic_id="id", name="t", error=None):
     return m.TopicMetadata(topic=name, topic_id=topic_id, partitions=parts, error=error)
 
 
-def learned(known, *topics, is_complete=False, now=0.0, brokers=(1, 2)):
+def learned(known, *topics, is_complete=False, now=0.0, brokers=(1, 2), as_of=-1, cluster="c"):
     infos = [m.BrokerInfo(id=broker, host=f"b{broker}", port=1) for broker in brokers]
-    answer = m.MetadataResponse(cluster_id="c", controller=1, brokers=infos, topics=[*topics])
+    answer = m.MetadataResponse(
+        cluster_id=cluster,
+        controller=1,
+        brokers=infos,
+        topics=[*topics],
+        metadata_offset=as_of,
+    )
     known.learn(answer, is_complete=is_complete, now=now)
     return known
+
+
+def ids(known):
+    return {name: each.topic_id for name, each in known.topics.items()}
 
 
 def leader_of(known, partition=0):
@@ -63,6 +73,47 @@ def test_who_tells_of_an_older_epoch_is_behind():
 def test_a_topic_that_was_made_again_begins_with_its_own_epochs():
     known = learned(Metadata(), topic(1, epoch=5))
     assert leader_of(learned(known, topic(2, epoch=0, topic_id="other"))) == (2, 0)
+
+
+OLD, NEW = topic(1, topic_id="old"), topic(2, topic_id="new")
+GONE = topic(error=UNKNOWN)
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+def test_of_two_topics_of_one_name_who_knows_more_tells_the_newer(is_complete):
+    known = learned(Metadata(), OLD, as_of=90)
+    for told, as_of, left in (
+        (NEW, 100, "new"),
+        (OLD, 99, "new"),  # it was deleted and made again behind that broker's back
+        (GONE, 95, "new"),
+        (OLD, 100, "old"),
+        (GONE, 101, None),
+        (OLD, 100, None),
+        (NEW, 102, "new"),
+    ):
+        told = [each for each in [told] if not (is_complete and each is GONE)]
+        learned(known, *told, as_of=as_of, is_complete=is_complete)
+        assert ids(known) == ({"t": left} if left else {}), (told, as_of)
+
+
+def test_a_broker_of_old_takes_no_partition_away_and_is_not_asked_next():
+    known = learned(Metadata(), topic(1, 1), as_of=100)
+    for leaders, as_of, is_believed in (((2,), 99, False), ((2, 2), 99, True), ((1,), 100, True)):
+        answer = m.MetadataResponse(
+            cluster_id="c",
+            controller=1,
+            brokers=[],
+            topics=[topic(*leaders)],
+            metadata_offset=as_of,
+        )
+        assert known.learn(answer, is_complete=False, now=0.0) is is_believed
+        assert known.partition_count("t") == (1 if as_of == 100 else 2)
+
+
+@pytest.mark.parametrize("which", [{"as_of": -1}, {"as_of": 3, "cluster": "another"}])
+def test_who_does_not_say_how_much_he_knows_is_believed_and_so_is_another_cluster(which):
+    known = learned(Metadata(), NEW, as_of=100)
+    assert ids(learned(known, OLD, **which)) == {"t": "old"}
 
 
 @pytest.mark.parametrize(("epoch", "led"), [(6, (2, 6)), (5, None), (4, None)])

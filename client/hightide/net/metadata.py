@@ -2,7 +2,8 @@
 
 An answer about a partition with an older leader epoch than known is not believed: a broker that is
 cut off tells of older ones, and takes itself for a leader (KIP-320). A topic that was made again
-starts over. Times are monotonic, in seconds.
+starts over; which of two it is, and whether there is one, is what the answer says that knows more
+of the metadata. Times are monotonic, in seconds.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Metadata:
         self._leaders: dict[TopicPartition, m.PartitionMetadata] = {}
         self._newest: dict[TopicPartition, tuple[str, int]] = {}
         """The id of the topic, and the newest epoch of its leaders that anybody has told."""
+        self._as_of: dict[str, int] = {}
+        """Topic → up to where of the metadata it was known to whom it was heard from."""
 
     def leader(self, topic: str, partition: int) -> m.PartitionMetadata | None:
         """Who leads a partition as far as is known; None if nobody or not known."""
@@ -67,28 +70,47 @@ class Metadata:
 
         Whether all of it could be believed: a broker that is behind is not the one to ask next.
         """
+        if answer.cluster_id != self.cluster_id:
+            self._as_of.clear()
         self.cluster_id = answer.cluster_id
         self.controller = answer.controller
         self.brokers = {broker.id: broker for broker in answer.brokers}
         self.stale_at = now + self._max_age_s
+        as_of = answer.metadata_offset
         if is_complete:
-            self.topics = {}
+            for name in [name for name in self.topics if not self._is_old(name, as_of)]:
+                del self.topics[name]
+                self._as_of[name] = as_of
         believed = True
         for topic in answer.topics:
             self.denied.pop(topic.topic, None)
             if topic.error is None:
-                believed = self._learn_topic(topic) and believed
-            else:
-                if topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                    self.denied[topic.topic] = topic.message
-                elif topic.topic in self.topics:
-                    believed = False  # another broker may know it still
+                believed = self._learn_topic(topic, as_of) and believed
+            elif topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                self.denied[topic.topic] = topic.message
                 self.forget(topic.topic)
+            elif topic.topic in self.topics:
+                believed = False  # another broker may know it still
+                if not self._is_old(topic.topic, as_of):
+                    self._as_of[topic.topic] = as_of
+                    self.forget(topic.topic)
         return believed
 
-    def _learn_topic(self, topic: m.TopicMetadata) -> bool:
+    def _is_old(self, topic: str, as_of: int) -> bool:
+        """Whether somebody who knew more has told of a topic."""
+        return 0 <= as_of < self._as_of.get(topic, -1)
+
+    def _learn_topic(self, topic: m.TopicMetadata, as_of: int) -> bool:
         believed = True
-        self.topics[topic.topic] = topic
+        if self._is_old(topic.topic, as_of):
+            known = self.topics.get(topic.topic)
+            if known is None or known.topic_id != topic.topic_id:
+                return False
+            believed = len(topic.partitions) >= len(known.partitions)
+        else:
+            self._as_of[topic.topic] = as_of
+        if believed:
+            self.topics[topic.topic] = topic
         for partition in topic.partitions:
             tp = TopicPartition(topic.topic, partition.partition)
             topic_id, epoch = self._newest.get(tp, ("", -1))

@@ -115,6 +115,9 @@ class MetadataResponse(Message, frozen=True, kw_only=True):
     controller: int
     brokers: list[BrokerInfo]
     topics: list[TopicMetadata]
+    metadata_offset: int = -1
+    """Up to where of the metadata log this is known; -1: not said. Of two answers that disagree
+    about a topic the one that knows less is wrong."""
 
 
 class ProducePartition(Message, frozen=True, kw_only=True):

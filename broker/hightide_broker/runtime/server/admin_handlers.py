@@ -132,6 +132,7 @@ class AdminHandlers:
                 controller=self._metadata.controller_id,
                 brokers=self._brokers(only_active=True),
                 topics=topics,
+                metadata_offset=image.offset,
             )
         )
 
