@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,21 +26,29 @@ class Secret(NamedTuple):
     @property
     def shapes(self):
         """As it is, and as programs print bytes."""
-        plain, written = self.data, base64.b64encode(self.data)
-        return {
-            "raw": plain,
-            "hex": plain.hex().encode(),
-            "HEX": plain.hex().upper().encode(),
-            "base64": written.rstrip(b"="),
-            "base64 of URLs": base64.urlsafe_b64encode(plain).rstrip(b"="),
-            "repr": repr(plain)[2:-1].encode(),
-            "numbers": ", ".join(map(str, plain)).encode(),
-        }
+        return _shapes(self.data)
 
     def found_in(self, text, *, but_raw=False):
         """The shapes in which it stands in a text; `but_raw`: other than as it is."""
         skipped = self.data if but_raw else None
         return [name for name, it in self.shapes.items() if it != skipped and it in text]
+
+
+@cache
+def _shapes(plain):
+    return {
+        "raw": plain,
+        "hex": plain.hex().encode(),
+        "HEX": plain.hex().upper().encode(),
+        "base64": base64.b64encode(plain).rstrip(b"="),
+        "base64 of URLs": base64.urlsafe_b64encode(plain).rstrip(b"="),
+        "repr": repr(plain)[2:-1].encode(),
+        "numbers": ", ".join(map(str, plain)).encode(),
+    }
+
+
+_salted = cache(hashlib.pbkdf2_hmac)
+"""The nodes of a cluster keep the same, and in each of their snapshots once more."""
 
 
 def kept_by(directory: Path):
@@ -68,9 +77,7 @@ def secrets_of(changes, passwords):
         ]
         kind = change["mechanism"].removeprefix("SCRAM-").replace("-", "").lower()
         for password in passwords:
-            salted = hashlib.pbkdf2_hmac(
-                kind, password.encode(), change["salt"], change["iterations"]
-            )
+            salted = _salted(kind, password.encode(), change["salt"], change["iterations"])
             client_key = hmac.digest(salted, b"Client Key", kind)
             if hashlib.new(kind, client_key).digest() == change["stored_key"]:
                 found.append(Secret(f"salted password {whose}", salted))

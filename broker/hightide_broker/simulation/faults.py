@@ -61,7 +61,7 @@ class Faults:
         if world.knobs.alters_flush:
             self._kinds += [(4, self._alter_flush), (16, self._alter_flush_behind_a_back)]
         if world.knobs.unsynced:
-            self._kinds.append((8, self._lose_all_power))
+            self._kinds.append((8, self._lose_brokers_power))
         if world.knobs.clock_jumps:
             self._kinds.append((2, self._jump))
         if world.knobs.replicated:
@@ -186,16 +186,24 @@ class Faults:
 
     async def _black_out(self) -> None:
         machines = self._world.machines
+        self._world.blackouts += all(map(self._may_lose_power, machines))
+        await self._end_all(machines)
+
+    async def _end_all(self, machines: list[Machine]) -> None:
         power = all(map(self._may_lose_power, machines))
-        self._world.blackouts += power
-        self._tell(f"everything {'loses power' if power else 'is killed'}")
+        names = [machine.name for machine in machines]
+        who = "everything" if machines == self._world.machines else str(names)
+        self._tell(f"{who} {'loses power' if power else 'is killed'}")
         for machine in machines:
             await machine.crash(power=self._may_lose_power(machine))
 
-    async def _lose_all_power(self) -> None:
-        """It comes back for one machine after the other, for some within a session."""
-        await self._black_out()
+    async def _lose_brokers_power(self) -> None:
+        """All brokers lose it, and the controllers with them or not; it comes back for one machine
+        after the other, for some within a session."""
         machines = self._world.machines
+        if self._rng.random() < 0.5:
+            machines = [machine for machine in machines if machine.is_broker]
+        await self._end_all(machines)
         for machine in self._rng.sample(machines, len(machines)):
             await trio.sleep(self._rng.choice([0.1, 0.5, self._world.knobs.session_s]))
             self._start(machine)

@@ -65,6 +65,9 @@ def draw(seed: int, *, unsynced: bool = False) -> tuple[Knobs, list[Subject]]:
     rng = random.Random(f"replicated-{seed}")
     base = Knobs.draw(rng)
     shape = rng.choice(["three", "three", "three", "four", "split"])
+    if unsynced:
+        # Controllers that know who is gone decide otherwise than those that are new.
+        shape = rng.choice([shape, "split"])
     lag_ms = rng.choice([1500, 5000])
     synced = rng.random() < 0.7 and not unsynced
     knobs = replace(

@@ -63,7 +63,7 @@ class MetadataLoader:
     ) -> None:
         self.image = ClusterImage()
         self.applied = Watermark()
-        """Everything below it is in the image, and carried out."""
+        """Everything below it is in the image, and carried out by who is attached."""
         self.errors = 0
         """Snapshots that could not be written."""
         self._node = node
@@ -82,9 +82,16 @@ class MetadataLoader:
             self.applied.advance(self.image.offset)
 
     async def attach(self, follower: Follower) -> None:
-        """From here on `follower` carries out what the metadata says."""
+        """From here on `follower` carries out what the metadata says.
+
+        It begins with the image of now, which may take minutes of recovery; the image goes on
+        meanwhile, as a controller of this node needs it to decide for all others.
+        """
         async with self._applying:
-            await follower.load(self.image)
+            begun = self.image.copy()
+        await follower.load(begun)
+        async with self._applying:
+            await follower.apply(self.image, differences(begun, self.image))
             self._follower = follower
 
     async def run(self) -> None:
