@@ -12,6 +12,9 @@ import trio
 PATIENCE_S = 900.0
 PATIENCE_MS = round(PATIENCE_S * 1000)
 POLL_S = 0.02
+PROGRESS_S = 1.0
+"""So often it is asked whether anything moves, which may cost more than the look itself: Spark
+writes pages of it."""
 PAUSE = 2
 """Between two looks so many times as long as a look takes: one that starts a command, or asks a
 browser, would keep a core busy with asking."""
@@ -24,24 +27,28 @@ class Patience:
         self._what = what
         self._progress = progress
         self._last = progress()
-        self._since = time.monotonic()
+        self._since = self._asked = time.monotonic()
 
     def check(self):
         """Fails with what is waited for, if its time is over."""
+        if time.monotonic() - self._asked < PROGRESS_S:
+            return
         if (now := self._progress()) != self._last:
             self._last, self._since = now, time.monotonic()
-        waited_s = time.monotonic() - self._since
+        self._asked = time.monotonic()
+        waited_s = self._asked - self._since
         assert waited_s < PATIENCE_S, f"nothing moved for {PATIENCE_S:g} s: {self._what}"
 
 
 def wait_until(true, what, *, progress=lambda: None, every_s=POLL_S):
     """Wait for something that is true; what it was, when it is."""
-    patience, began = Patience(what, progress), time.monotonic()
-    while not (found := true()):
+    patience = Patience(what, progress)
+    while True:
+        began = time.monotonic()
+        if found := true():
+            return found
         patience.check()
         time.sleep(max(every_s, PAUSE * (time.monotonic() - began)))
-        began = time.monotonic()
-    return found
 
 
 async def wait_until_true(true, what, *, progress=lambda: None, every_s=POLL_S):

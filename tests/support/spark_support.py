@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from patience import PATIENCE_MS, PATIENCE_S, Patience, size_of
+from patience import PATIENCE_MS, PATIENCE_S, size_of, wait_until
 from pyspark.errors import StreamingQueryException
 from secure_run import IS_ON, blocking_cluster, direct, introduce, reaching, spark_options
 from warm_python import keep_spark_warm
@@ -40,13 +40,14 @@ FROM_START = {"startingOffsets": "earliest"}
 def until(condition, what, query=None, progress=lambda: None):
     """Poll until the condition holds and return what it gave; fails with the query's own error. A
     query that goes from batch to batch is waited for as long as it does."""
-    patience = Patience(what, lambda: (progress(), query and progress_of(query)))
-    while not (found := condition()):
-        if query is not None and (error := query.exception()) is not None:
+
+    def look():
+        found = condition()
+        if not found and query is not None and (error := query.exception()) is not None:
             raise error
-        patience.check()
-        time.sleep(0.02)
-    return found
+        return found
+
+    return wait_until(look, what, progress=lambda: (progress(), query and progress_of(query)))
 
 
 def progress_of(query):
