@@ -16,7 +16,10 @@ from brokers import (
     LoseAll,
     batch,
     broker,
+    client_of,
     crashing_broker,
+    new_node,
+    quiet,
     settings,
 )
 from patience import PATIENCE_S
@@ -28,6 +31,7 @@ from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import HightideError
 from hightide_broker.opening import open_node
 from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.simulation.disk_syncs import Sync
 
 SMALL_SEGMENTS = {"segment.bytes": "1024"}
 
@@ -185,6 +189,39 @@ async def test_a_crash_after_a_clean_start_is_no_clean_stop():
     assert not disk.exists(f"{DATA}/.clean_shutdown")
     async with broker(disk) as client:
         assert await client.values() == [b"a", b"b"]
+
+
+class TwoSyncs(GatedDisk):
+    """What a stop syncs ends later than what was under way."""
+
+    async def while_syncing(self, files):
+        if any("/t-0/" in file.path for file in files):
+            await super().while_syncing(files)
+
+    async def sync(self, files, directories=()):
+        begun, is_ours = Sync(self, files, directories), any("/t-0/" in f.path for f in files)
+        if is_ours:
+            await self.gate.wait()
+            await trio.sleep(0.02)
+        begun.end()
+
+
+async def test_a_stop_during_which_a_sync_failed_is_no_clean_one():
+    """The one behind it finds pages that are called clean, and says that all is well."""
+    disk = TwoSyncs()
+    async with new_node(disk) as node:
+        async with client_of(node) as client:
+            await client.create()
+            await quiet()
+            disk.shut()
+            await client.produce(b"v" * 20000, acks=1)
+            await quiet()
+        node.stop()
+        for _ in range(20):
+            await quiet()
+        disk.fail_once("sync", "/t-0/")
+        disk.gate.set()
+    assert not disk.exists(f"{DATA}/.clean_shutdown")
 
 
 async def test_metadata_and_producer_ids_survive_restarts_and_crashes():

@@ -4,7 +4,16 @@ Goal: what does not fit is refused with its reason and costs nothing that was st
 room, all goes on. Method: real nodes on the simulated disk, whose room ends at every few bytes.
 """
 
-from brokers import LoseAll, batch, broker, crashing_broker
+from brokers import (
+    FakeClock,
+    LoseAll,
+    batch,
+    broker,
+    client_of,
+    crashing_broker,
+    new_node,
+    settings,
+)
 
 from hightide.protocol import messages as m
 from hightide.protocol import quota_messages as k
@@ -115,3 +124,69 @@ async def test_on_a_full_disk_nobody_adds_until_nothing_is_left_for_elections():
         await client.call(m.DeleteTopicsRequest(topics=["mine"]))
         disk.capacity = roomy
         await client.create("again")
+
+
+async def test_what_is_stored_is_read_after_a_kill_although_nothing_fits_any_more():
+    """Indexes that were in memory are written when the log is opened: from what is kept aside."""
+    disk = SimDisk()
+    config = settings({"trace.max.bytes": "0"})
+    async with crashing_broker(disk, config) as client:
+        await client.create(configs={"index.interval.bytes": "200"})
+        for number in range(20):
+            await client.produce(b"%d" % number * 400)
+        disk.capacity = disk.used_bytes() + 1000
+        for size in (300, 1):
+            while (await client.produce(b"x" * size)).error is None:
+                pass
+        stored = len(await client.values())
+    disk.kill()
+    async with broker(disk, config) as client:
+        assert len(await client.values()) == stored > 20
+        assert (await client.produce(b"x")).error == STORAGE
+
+
+async def test_retention_frees_a_disk_that_is_full_of_what_is_too_old():
+    """The active segment cannot be closed: those before it go first."""
+    disk, clock = SimDisk(), FakeClock()
+    minute_ms = 60_000
+    config = settings({"trace.max.bytes": "0", "log.retention.check.interval.ms": "1000000"})
+    async with new_node(disk, config, clock) as node, client_of(node) as client:
+        await client.create(configs=DENSE | {"retention.ms": str(minute_ms)})
+        for number in range(20):
+            await client.produce(b"%d" % number * 150)
+        disk.capacity = disk.used_bytes() + 300
+        for size in (150, 0):
+            while (await client.produce(b"x" * size)).error is None:
+                pass
+        disk.capacity = disk.used_bytes()
+        replica = node.replicas.get("t", 0)
+        assert replica.log.segment_count > 3
+        for _ in range(2):
+            clock.ms += 10 * minute_ms
+            await node._housekeeping.look_once()
+        assert replica.log.segment_count == 1
+        assert (await client.produce(b"y")).error is None
+
+
+async def test_compaction_that_finds_no_room_leaves_all_there_was():
+    disk, clock = SimDisk(), FakeClock()
+    config = settings({"trace.max.bytes": "0", "log.retention.check.interval.ms": "1000000"})
+    async with new_node(disk, config, clock) as node, client_of(node) as client:
+        dense = {"segment.bytes": "4096", "index.interval.bytes": "200"}
+        compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        await client.create(configs=dense | compacted)
+        await client.create("other")
+        for number in range(300):
+            key = b"k%d" % (number if number % 3 else 0)
+            await client.send(batch(b"v%d" % number * 20, keys=[key]))
+        replica = node.replicas.get("t", 0)
+        size = replica.log.size_bytes
+        disk.capacity = disk.used_bytes() + size // 7
+        for _ in range(2):
+            before = disk.used_bytes()
+            await node._housekeeping.look_once()
+            assert (replica.log.size_bytes, disk.used_bytes()) == (size, before)
+            assert (await client.produce(b"y", topic="other")).error is None
+        disk.capacity = disk.used_bytes() + 10 * size
+        await node._housekeeping.look_once()
+        assert replica.log.size_bytes < size

@@ -26,11 +26,12 @@ pytestmark = pytest.mark.slow
 
 
 def test_every_promise_is_kept_and_something_may_be_lost():
-    outcomes = [run_seed(seed, unsynced=True) for seed in range(1, SEEDS + 1)]
-    assert [outcome.violation for outcome in outcomes] == [""] * SEEDS
+    count = SEEDS // 2
+    outcomes = [run_seed(seed, unsynced=True) for seed in range(1, count + 1)]
+    assert [outcome.violation for outcome in outcomes] == [""] * count
     # A world that keeps its power loses nothing, too; and what is all lost has nothing to check.
     for name in ("power_losses", "partition_elections"):
-        assert sum(outcome.counts[name] for outcome in outcomes) > SEEDS / 2, name
+        assert sum(outcome.counts[name] for outcome in outcomes) > count, name
     assert any(outcome.counts["lost"] for outcome in outcomes)
 
 

@@ -16,7 +16,7 @@ import trio
 from brokers import NOW_MS, FakeClock, LoseAll, batch
 from faulty_broker import Frail
 from leaderkit import EPOCH, ME, TWO, settled
-from logkit import make_batch
+from logkit import make_batch, sync
 from replicakit import joined, write
 
 from hightide.protocol import messages as m
@@ -209,6 +209,7 @@ async def compacted(disk: CountingDisk) -> int:
         disk=disk,
         clock=FakeClock(2 * NOW_MS),
     )
+    sync(disk, replica.log)
     disk.start()
     assert await chores.compact(replica)
     return replica.log.segment_count

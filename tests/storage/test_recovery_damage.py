@@ -18,6 +18,7 @@ from logkit import (
     create,
     files_of,
     fill,
+    lead,
     make_batch,
     path_of,
     put,
@@ -268,3 +269,33 @@ def test_a_flipped_bit_in_an_offset_index_is_harmless(recovery_point):
             disk.corrupt(path_of(0, "index"), position, bit)
             log = reopen(disk, recovery_point=recovery_point)
             assert check_reads(log, stored) == set(), f"bit {bit} of byte {position}"
+
+
+class FirstIsLost:
+    """Of the pages that were not synced the first one is lost."""
+
+    def __init__(self):
+        self._asked = 0
+
+    def randrange(self, stop):
+        return 3 if stop == 4 else 0
+
+    def random(self):
+        self._asked += 1
+        return 0.0 if self._asked == 2 else 0.9
+
+
+def test_what_a_loss_of_power_tore_is_cut_although_there_is_no_room_to_keep_it():
+    disk = SimDisk()
+    disk.make_dirs(DIRECTORY.rpartition("/")[0])
+    config = LogConfig(segment_bytes=1 << 30)
+    log = create(disk, config=config)
+    lead(log, make_batch())
+    sync(disk, log)
+    for number in range(100):
+        lead(log, make_batch(timestamps=[number], value=b"x" * 5000))
+    disk.crash(FirstIsLost())
+    disk.capacity = disk.used_bytes()
+    log = reopen(disk, config=config)
+    assert log.log_end == 1
+    assert "not kept as there is no room" in str(log.recovery)

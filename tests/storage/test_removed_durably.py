@@ -180,6 +180,22 @@ async def test_what_counts_as_compacted_is_so_after_a_loss_of_power(fate):
     assert offsets(here.replica.log) == [2, 3, 4, 5]
 
 
+async def test_nothing_goes_for_what_is_not_on_disk_yet():
+    """The newer value of a key may be lost with the power, and the older one must be there then."""
+    here = Frail()
+    replica = await of_two_keys(here)
+    for key in (b"a", b"b", b"c"):
+        lead(replica.log, batch(b"w" * 40, keys=[key]), epoch=EPOCH)
+    replica.committed.advance(9)
+    chores = housekeeping(here)
+    assert await chores.compact(replica)
+    assert offsets(replica.log) == [4, 5, 6, 7, 8], "of the six that are durable"
+    assert not await chores.compact(replica)
+    sync(here.disk, replica.log)
+    assert await chores.compact(replica)
+    assert offsets(replica.log) == [6, 7, 8]
+
+
 @pytest.mark.parametrize("cut", [0, 1, 2, 3, 5])
 async def test_a_log_that_is_cut_while_it_is_compacted_is_compacted_again_later(cut):
     here = Frail(Compacting())
@@ -192,6 +208,7 @@ async def test_a_log_that_is_cut_while_it_is_compacted_is_compacted_again_later(
     assert (offsets(replica.log), replica.log.log_end) == ([*range(cut)], cut)
     for _ in range(cut, 6):
         lead(replica.log, batch(b"w" * 40, keys=[b"c"]), epoch=EPOCH + 1)
+    sync(here.disk, replica.log)
     replica.committed.advance(6)
     before = contents(replica.log)[-1]
     assert await chores.compact(replica)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hightide.protocol.codecs import INFLATED_BYTES_MAX
 from hightide.protocol.columns import (
@@ -140,44 +141,80 @@ def clean_segments(
     is_wanted: Callable[[], bool] = _always,
 ) -> list[CleanedSegment]:
     """Rewrite the plan's segments that change; `last_batches` are base offsets to keep for
-    producers. Raises `Unwanted` as `learn_newest` does.
+    producers. Raises `Unwanted` as `learn_newest` does; what was written is gone then, as after any
+    other error: a disk that was full is as full as before.
 
     The batch with which a leader epoch ends stays, too: a follower that copies the log learns from
     it where that is. Without it a replica that led then would keep what it never committed.
     """
-    cleaned: list[CleanedSegment] = []
-    for base in plan.bases:
-        segment = Segment(disk, log.directory, base, config=log.config, create=False)
-        path = f"{segment.path}{CLEANED}"
+    rewrite = partial(
+        _rewrite,
+        disk,
+        log,
+        plan,
+        newest,
+        now_ms=now_ms,
+        delete_retention_ms=delete_retention_ms,
+        last_batches=last_batches,
+        is_wanted=is_wanted,
+    )
+    try:
+        return [cleaned for base in plan.bases if (cleaned := rewrite(base)) is not None]
+    except BaseException:
+        drop_cleaned(disk, log.directory)
+        raise
+
+
+def drop_cleaned(disk: Disk, directory: str) -> None:
+    """Remove what was rewritten and takes no place; raises `DiskError`."""
+    for name in disk.list(directory):
+        if name.endswith(CLEANED):
+            disk.remove(f"{directory}/{name}")
+
+
+def _rewrite(
+    disk: Disk,
+    log: Log,
+    plan: CleaningPlan,
+    newest: dict[bytes, int],
+    base: int,
+    *,
+    now_ms: int,
+    delete_retention_ms: int,
+    last_batches: set[int],
+    is_wanted: Callable[[], bool],
+) -> CleanedSegment | None:
+    """One segment without replaced records, beside itself; None if nothing goes."""
+    segment = Segment(disk, log.directory, base, config=log.config, create=False)
+    path = f"{segment.path}{CLEANED}"
+    disk.remove(path)
+    target = disk.open(path, create=True)
+    changed = False
+    boundaries = _boundaries(segment)
+    for header, _, batch in segment.batches():
+        if not is_wanted():
+            raise Unwanted
+        kept: memoryview | bytearray | None = batch
+        at = header.base_offset
+        if at < plan.until:
+            kept = _clean_batch(
+                header,
+                batch,
+                newest,
+                now_ms=now_ms,
+                delete_retention_ms=delete_retention_ms,
+                keep_empty=at in last_batches or at in boundaries,
+            )
+        changed = changed or kept is not batch
+        if kept is not None:
+            target.append(kept)
+    target.close()
+    segment.close()
+    if not changed:
         disk.remove(path)
-        target = disk.open(path, create=True)
-        changed = False
-        boundaries = _boundaries(segment)
-        for header, _, batch in segment.batches():
-            if not is_wanted():
-                raise Unwanted
-            kept: memoryview | bytearray | None = batch
-            at = header.base_offset
-            if at < plan.until:
-                kept = _clean_batch(
-                    header,
-                    batch,
-                    newest,
-                    now_ms=now_ms,
-                    delete_retention_ms=delete_retention_ms,
-                    keep_empty=at in last_batches or at in boundaries,
-                )
-            changed = changed or kept is not batch
-            if kept is not None:
-                target.append(kept)
-        target.close()
-        if changed:
-            _finish(disk, log, base)
-            cleaned.append(CleanedSegment(base, path))
-        else:
-            disk.remove(path)
-        segment.close()
-    return cleaned
+        return None
+    _finish(disk, log, base)
+    return CleanedSegment(base, path)
 
 
 def _finish(disk: Disk, log: Log, base: int) -> None:

@@ -308,7 +308,11 @@ class Log:
             if segment.base_offset >= limit:
                 return None
             found = segment.read(
-                offset, max_bytes=max_bytes, limit_offset=limit, at_least_one=at_least_one
+                offset,
+                max_bytes=max_bytes,
+                limit_offset=limit,
+                at_least_one=at_least_one,
+                epoch_at=self.epochs.epoch_for_offset,
             )
             # An empty answer inside a segment means that what fits is not there; behind the last
             # batch of a compacted segment the next one goes on.

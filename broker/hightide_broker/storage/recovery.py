@@ -33,7 +33,7 @@ from hightide.protocol.records import (
     crc32c,
     parse_header,
 )
-from hightide_broker.ports import Disk, DiskFile, size_of
+from hightide_broker.ports import Disk, DiskError, DiskFile, size_of
 from hightide_broker.storage.checkpoint import LEADER_EPOCHS
 from hightide_broker.storage.epoch_lag import catch_up
 from hightide_broker.storage.epochs import EpochCache
@@ -168,6 +168,11 @@ def _load(
         path = segments[-1].path if segments else directory
         size = segments[-1].size if segments else 0
         why = f"the log ends at offset {log_end}, its recovery point says {recovery_point}"
+        raise LogDamaged(path, size, why)
+    if clean and segments and log_end < log_start:
+        # After an unclean stop what was deleted may be lost as well; in order it is written first.
+        path, size = segments[-1].path, segments[-1].size
+        why = f"the log ends at offset {log_end}, its log start checkpoint says {log_start}"
         raise LogDamaged(path, size, why)
     has_new_names = not as_left
     if not segments or log_end < log_start:
@@ -399,8 +404,13 @@ def _cut_or_refuse(
     note = f"cut {cut} bytes from byte {damage.position} of {damage.path} ({damage.why})"
     if next_batch is not None:
         aside = f"{segment.path}.{damage.position}.cut"
-        disk.replace(aside, segment.file.read(damage.position, cut))
-        note += f", kept in {aside} because whole batches lie behind"
+        try:
+            disk.replace(aside, segment.file.read(damage.position, cut))
+            note += f", kept in {aside} because whole batches lie behind"
+        except DiskError as error:
+            if salvage or not error.full:
+                raise
+            note += ", not kept as there is no room, although whole batches lie behind"
     segment.file.truncate(damage.position)
     segment.size = damage.position
     segment.indexes.flush(final=True)

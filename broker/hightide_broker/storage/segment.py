@@ -14,7 +14,7 @@ only if what follows agrees with it. Source: Kafka's LogSegment, OffsetIndex, Ti
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hightide.protocol.errors import CorruptBatch
@@ -225,10 +225,18 @@ class Segment:
         return header
 
     def read(
-        self, offset: int, *, max_bytes: int, limit_offset: int, at_least_one: bool
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        limit_offset: int,
+        at_least_one: bool,
+        epoch_at: Callable[[int], int],
     ) -> FileSlice | None:
         """Whole checked batches from the one that holds `offset`, below `limit_offset`.
 
+        `epoch_at` says of which leader epoch an offset is, -1 where that is not known: no checksum
+        covers what a batch says of it.
         At most `max_bytes`, but the first batch comes whole if `at_least_one` (KIP-74), and at most
         `READ_BATCHES_MAX`. None if no batch fits. Raises `SegmentDamage`; the batches before the
         damage are served first.
@@ -248,8 +256,7 @@ class Segment:
         has_rows = has_columns = False
         try:
             for header in self._checked(position, size, first.size, next_offset):
-                if header.next_offset > self.end_offset:
-                    why = f"it ends at {header.next_offset}, its segment at {self.end_offset}"
+                if why := self._why_misplaced(header, epoch_at(header.base_offset)):
                     raise CorruptBatch(f"batch at offset {header.base_offset}: {why}")
                 if header.next_offset > limit_offset or count == READ_BATCHES_MAX:
                     break
@@ -267,6 +274,13 @@ class Segment:
             return None
         self._remember(next_offset, position + end)
         return FileSlice(self.file, position, end, next_offset, has_rows, has_columns, count)
+
+    def _why_misplaced(self, header: BatchHeader, epoch: int) -> str:
+        if header.next_offset > self.end_offset:
+            return f"it ends at {header.next_offset}, its segment at {self.end_offset}"
+        if epoch not in (header.leader_epoch, NO_LEADER_EPOCH):
+            return f"it is of leader epoch {header.leader_epoch}, its place of {epoch}"
+        return ""
 
     def _checked(
         self, position: int, size: int, first_size: int, expected: int

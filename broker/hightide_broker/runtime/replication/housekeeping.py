@@ -37,6 +37,7 @@ from hightide_broker.storage.cleaner import (
     Unwanted,
     backlog_ratio,
     clean_segments,
+    drop_cleaned,
     last_producer_batches,
     learn_newest,
     plan_cleaning,
@@ -166,7 +167,7 @@ class Housekeeping:
             retention_bytes=config[RETENTION_BYTES] if config.is_deleted and leads else -1,
         )
         # What is known of producers outlives their records.
-        if count == replica.log.segment_count and not replica.roll():
+        if count == replica.log.segment_count and not _has_rolled(replica):
             count -= 1
         if count == 0:
             return 0
@@ -209,7 +210,8 @@ class Housekeeping:
         plan = plan_cleaning(
             replica.log,
             dirty_from=self._dirty_from(replica),
-            high_watermark=replica.high_watermark,
+            # What replaces a record is to be on disk before that goes.
+            high_watermark=min(replica.high_watermark, replica.log.synced_end),
             dirty_ratio=config[MIN_CLEANABLE_RATIO],
             newest_ms=now_ms - config[MIN_COMPACTION_LAG_MS],
         )
@@ -225,6 +227,7 @@ class Housekeeping:
                 raise
             # What it looked for is not there any more, or something else is.
         if found.cut_count != cuts:
+            await self._disk.in_thread(partial(drop_cleaned, self._disk, found.directory))
             log.info(
                 "%s was cut while it was compacted: again, later",
                 replica.name,
@@ -243,6 +246,16 @@ class Housekeeping:
         await self._replicas.checkpoints.keep_cleaner_offset(key, until)
         log.info("%s: compacted up to offset %d", replica.name, until)
         return True
+
+
+def _has_rolled(replica: Replica) -> bool:
+    """Whether the active segment can go, too: on a full disk those before it go first."""
+    try:
+        return replica.roll()
+    except DiskError as error:
+        if not error.full:
+            raise
+        return False
 
 
 def _clean(

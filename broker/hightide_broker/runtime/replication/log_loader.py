@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import NamedTuple
 
 from hightide.protocol.topic_partition import TopicPartition
@@ -81,10 +82,16 @@ class LogLoader:
     ) -> LoadOutcome:
         """Open a log, or make it if there is none; it is damaged if it ends before `must_reach`.
         `salvage` what is whole of a damaged one."""
+        open_it = partial(self._open, topic, number, config, must_reach=must_reach, salvage=salvage)
         try:
-            return LoadOutcome(
-                self._open(topic, number, config, must_reach=must_reach, salvage=salvage)
-            )
+            try:
+                return LoadOutcome(open_it())
+            except DiskError as error:
+                if salvage or not error.full:
+                    raise
+            # What is stored is to be read all the same: indexes may be written from the reserve.
+            with self._disk.reserve():
+                return LoadOutcome(open_it())
         except (DiskError, LogDamaged, MalformedCheckpoint, _Missing) as error:
             log.error("%s-%d is offline: %s", topic.name, number, error)
             if isinstance(error, DiskError):

@@ -213,7 +213,9 @@ class Replicas:
         whole = await self.checkpoint_high_watermarks() and whole
         whole = await self.checkpoint_recovery_points() and whole
         for replica in self:
-            if not replica.offline:
+            if replica.offline:
+                whole = False  # a sync that was under way may have failed meanwhile
+            else:
                 # What was appended meanwhile is in no checkpoint.
                 whole = whole and replica.log.synced_end == replica.log.log_end
                 replica.log.close()
