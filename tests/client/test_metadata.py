@@ -6,7 +6,7 @@ ends with what its user can act upon. Pure: answers are made by hand, times are 
 
 import pytest
 
-from hightide.net.metadata import Metadata
+from hightide.net.metadata import DOUBT_S, Metadata
 from hightide.net.retries import BACKOFF_MAX_S, BACKOFF_S, Retries, backoff_s, or_unknown_topic
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
@@ -108,6 +108,20 @@ def test_a_broker_of_old_takes_no_partition_away_and_is_not_asked_next():
         )
         assert known.learn(answer, is_complete=False, now=0.0) is is_believed
         assert known.partition_count("t") == (1 if as_of == 100 else 2)
+
+
+def test_a_broker_of_old_tells_who_leads_the_same_topic_also_where_that_was_forgotten():
+    known = learned(Metadata(), topic(1, epoch=5), as_of=100)
+    known.forget("t")
+    assert leader_of(learned(known, topic(2, epoch=6), as_of=99)) == (2, 6)
+    assert ids(known) == {"t": "id"}
+
+
+def test_metadata_that_begins_again_is_believed_in_the_end():
+    known = learned(Metadata(), NEW, as_of=100)
+    for at, as_of, left in ((0.5, 3, "new"), (1.5, 100, "new"), (2.4, 3, "new"), (2.6, 3, "old")):
+        told = NEW if as_of == 100 else OLD
+        assert ids(learned(known, told, as_of=as_of, now=at * DOUBT_S)) == {"t": left}
 
 
 @pytest.mark.parametrize("which", [{"as_of": -1}, {"as_of": 3, "cluster": "another"}])

@@ -119,3 +119,23 @@ def test_whose_damaged_log_is_the_only_one_tells_so_as_its_leader() -> None:
     cluster.register(0)
     cluster.heartbeat(0, offline=[OFFLINE])
     assert who(cluster)["leader"] == 0
+
+
+def test_who_stopped_in_order_and_cannot_open_its_log_is_waited_for() -> None:
+    """The other one lost its power, and what it had not synced."""
+    cluster = cluster_of(0, 1, min_isr=2, flush="replicated")
+    cluster.heartbeat(0)
+    cluster.register(1)
+    says(cluster, 1, 50)
+    cluster.begin_stop(0)
+    before = cluster.image.brokers[0].epoch
+    cluster.now += 1
+    for _ in range(2):
+        cluster.heartbeat(0, want_shut_down=True)
+    cluster.register(0, previous=before)
+    assert who(cluster) == {"leader": NONE, "isr": (), "elr": (0,), "last_known": (1,)}
+    cluster.heartbeat(0, offline=[OFFLINE])
+    says(cluster, 1, 50)
+    assert who(cluster)["leader"] == NONE, "its disk is there, and nobody may say otherwise"
+    cluster.unfence(0)
+    assert who(cluster)["leader"] == 0

@@ -189,6 +189,25 @@ def test_a_leader_that_refuses_is_asked_for_the_next_one(played, monkeypatch):
     assert answer.partitions == [yes]
 
 
+def test_what_only_a_broker_of_old_still_has_is_gone(monkeypatch):
+    """One knows of the deletion, the next one that is asked does not yet."""
+    client, gone = BlockingClient("b:1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    told = [
+        (led_by(1, [1]), 99),
+        (m.TopicMetadata(topic="t", error=gone), 100),
+        (led_by(1, [1]), 99),
+    ]
+    answers = iter(
+        msgspec.structs.replace(NO_TOPICS, topics=[topic], metadata_offset=offset)
+        for topic, offset in told
+    )
+    monkeypatch.setattr(client, "_any", lambda request, timeout_s: next(answers))
+    assert client._refresh_once(["t"], 1.0, frozenset()) == frozenset()
+    for _ in range(2):
+        assert client._refresh_once(["t"], 1.0, frozenset(["t"])) == {"t"}
+        assert client.metadata.topics == {}
+
+
 def test_a_broker_that_is_behind_is_asked_last(monkeypatch):
     """It is cut off and tells of an older epoch; another one knows who leads."""
     client = BlockingClient("behind:1")

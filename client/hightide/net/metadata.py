@@ -9,6 +9,7 @@ of the metadata. Times are monotonic, in seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode
@@ -23,6 +24,20 @@ def no_such_partition(topic: str, count: int, partition: int) -> ApiError:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"topic {topic!r} has {partitions}, {partition} is none of them",
     )
+
+
+DOUBT_S = 600.0
+"""For so long after it was last told, what somebody who knew more said of a topic is believed
+against others: metadata that was lost, and begun again, is behind for ever."""
+
+
+class _Told(NamedTuple):
+    """Which topic has a name, by the answer that knew most."""
+
+    as_of: int
+    topic_id: str | None
+    """None: there is no such topic."""
+    until: float
 
 
 class Metadata:
@@ -41,8 +56,7 @@ class Metadata:
         self._leaders: dict[TopicPartition, m.PartitionMetadata] = {}
         self._newest: dict[TopicPartition, tuple[str, int]] = {}
         """The id of the topic, and the newest epoch of its leaders that anybody has told."""
-        self._as_of: dict[str, int] = {}
-        """Topic → up to where of the metadata it was known to whom it was heard from."""
+        self._told: dict[str, _Told] = {}
 
     def leader(self, topic: str, partition: int) -> m.PartitionMetadata | None:
         """Who leads a partition as far as is known; None if nobody or not known."""
@@ -71,44 +85,45 @@ class Metadata:
         Whether all of it could be believed: a broker that is behind is not the one to ask next.
         """
         if answer.cluster_id != self.cluster_id:
-            self._as_of.clear()
+            self._told.clear()
         self.cluster_id = answer.cluster_id
         self.controller = answer.controller
         self.brokers = {broker.id: broker for broker in answer.brokers}
         self.stale_at = now + self._max_age_s
         as_of = answer.metadata_offset
         if is_complete:
-            for name in [name for name in self.topics if not self._is_old(name, as_of)]:
-                del self.topics[name]
-                self._as_of[name] = as_of
+            there = {topic.topic for topic in answer.topics}
+            for name in [name for name in self.topics if name not in there]:
+                if self._take(name, None, as_of, now):
+                    del self.topics[name]
         believed = True
         for topic in answer.topics:
             self.denied.pop(topic.topic, None)
             if topic.error is None:
-                believed = self._learn_topic(topic, as_of) and believed
+                believed = self._learn_topic(topic, as_of, now) and believed
             elif topic.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 self.denied[topic.topic] = topic.message
                 self.forget(topic.topic)
             elif topic.topic in self.topics:
                 believed = False  # another broker may know it still
-                if not self._is_old(topic.topic, as_of):
-                    self._as_of[topic.topic] = as_of
+                if self._take(topic.topic, None, as_of, now):
                     self.forget(topic.topic)
         return believed
 
-    def _is_old(self, topic: str, as_of: int) -> bool:
-        """Whether somebody who knew more has told of a topic."""
-        return 0 <= as_of < self._as_of.get(topic, -1)
+    def _take(self, topic: str, topic_id: str | None, as_of: int, now: float) -> bool:
+        """Whether to believe which topic has a name; None: none."""
+        told = self._told.get(topic)
+        if told is None or as_of < 0 or as_of >= told.as_of or now >= told.until:
+            self._told[topic] = _Told(as_of, topic_id, now + DOUBT_S)
+            return True
+        return topic_id == told.topic_id
 
-    def _learn_topic(self, topic: m.TopicMetadata, as_of: int) -> bool:
-        believed = True
-        if self._is_old(topic.topic, as_of):
-            known = self.topics.get(topic.topic)
-            if known is None or known.topic_id != topic.topic_id:
-                return False
-            believed = len(topic.partitions) >= len(known.partitions)
-        else:
-            self._as_of[topic.topic] = as_of
+    def _learn_topic(self, topic: m.TopicMetadata, as_of: int, now: float) -> bool:
+        if not self._take(topic.topic, topic.topic_id, as_of, now):
+            return False
+        known, told = self.topics.get(topic.topic), self._told[topic.topic]
+        is_old = 0 <= as_of < told.as_of and known is not None
+        believed = not is_old or known is None or len(topic.partitions) >= len(known.partitions)
         if believed:
             self.topics[topic.topic] = topic
         for partition in topic.partitions:

@@ -105,13 +105,23 @@ class BlockingClient:
         if not self.metadata.learn(answer, is_complete=names is None, now=time.monotonic()):
             self._any_broker.was_unhelpful()
         missing = set()
-        for topic in answer.topics:
+        for topic in map(self._as_known, answer.topics):
             is_missing = topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if is_missing and gone is not None and (is_over or topic.topic in gone):
                 missing.add(topic.topic)
             else:
                 _raise(topic)
         return frozenset(missing)
+
+    def _as_known(self, topic: m.TopicMetadata) -> m.TopicMetadata:
+        """Of a topic that somebody who knows more calls gone, the same as he would say."""
+        if topic.error is not None or topic.topic in self.metadata.topics:
+            return topic
+        return m.TopicMetadata(
+            topic=topic.topic,
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            message=f"topic {topic.topic!r} does not exist: a broker that still has it is behind",
+        )
 
     def _any(self, request: m.Message, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """An answer of whichever broker gives one, in `timeout_s` for all of them."""

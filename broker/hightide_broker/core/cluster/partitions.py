@@ -142,9 +142,11 @@ class Partitions:
                 isr=tuple(b for b in state.isr if b != broker),
                 forgot={broker: Forgot.EVERYTHING},
             )
-            # Those who may be elected uncleanly say first how long their logs are.
+            # Those who may be elected uncleanly say first how long their logs are. Where that is
+            # not allowed, nobody leads instead who may miss something: the disk is still there.
             may_follow = rules.unclean and any(map(is_active, state.replicas))
-            if change is not None and (may_follow or state.changed(change).leader != NO_LEADER):
+            leads = (*state.isr, *state.elr)
+            if change is not None and (may_follow or state.changed(change).leader in leads):
                 changes.append(change)
         return changes
 
