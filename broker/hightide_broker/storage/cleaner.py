@@ -25,6 +25,7 @@ from hightide.protocol.columns import (
     timestamps_of,
     values_of,
 )
+from hightide.protocol.errors import CorruptBatch
 from hightide.protocol.records import (
     CODEC_MASK,
     DELETE_HORIZON,
@@ -34,10 +35,10 @@ from hightide.protocol.records import (
     encode_batch,
 )
 from hightide.protocol.rows import encode_rows
-from hightide_broker.ports import Disk
+from hightide_broker.ports import Disk, DiskError
 from hightide_broker.storage.indexing import rebuild_indexes
 from hightide_broker.storage.log import Log
-from hightide_broker.storage.segment import CLEANED, Segment
+from hightide_broker.storage.segment import CLEANED, Segment, SegmentDamage
 
 KEYS_MAX = 5_000_000
 """Keys remembered in one pass; what lies behind is cleaned in the next."""
@@ -160,7 +161,7 @@ def clean_segments(
     )
     try:
         return [cleaned for base in plan.bases if (cleaned := rewrite(base)) is not None]
-    except BaseException:
+    except (DiskError, SegmentDamage, CorruptBatch, Unwanted):
         drop_cleaned(disk, log.directory)
         raise
 

@@ -164,16 +164,10 @@ def _load(
         _write_again(segments, recovery_point)
     log_start = max(log_start, segments[0].base_offset if segments else 0)
     log_end = segments[-1].end_offset if segments else log_start
-    if log_end < recovery_point:
-        path = segments[-1].path if segments else directory
-        size = segments[-1].size if segments else 0
-        why = f"the log ends at offset {log_end}, its recovery point says {recovery_point}"
-        raise LogDamaged(path, size, why)
-    if clean and segments and log_end < log_start:
+    _check_end(directory, segments, log_end, "recovery point", recovery_point)
+    if clean and segments:
         # After an unclean stop what was deleted may be lost as well; in order it is written first.
-        path, size = segments[-1].path, segments[-1].size
-        why = f"the log ends at offset {log_end}, its log start checkpoint says {log_start}"
-        raise LogDamaged(path, size, why)
+        _check_end(directory, segments, log_end, "log start checkpoint", log_start)
     has_new_names = not as_left
     if not segments or log_end < log_start:
         for segment in segments:
@@ -195,6 +189,13 @@ def _load(
     if changed or rebuild_epochs:
         cache.write()
     return LoadedLog(segments, cache, log_start, log_end, recovery, not as_left, has_new_names)
+
+
+def _check_end(directory: str, segments: list[Segment], log_end: int, name: str, said: int) -> None:
+    """Raise `LogDamaged` if a log ends below what was durable when a checkpoint said so."""
+    if log_end < said:
+        path, size = (segments[-1].path, segments[-1].size) if segments else (directory, 0)
+        raise LogDamaged(path, size, f"the log ends at offset {log_end}, its {name} says {said}")
 
 
 def _begun_at(disk: Disk, directory: str, log_start: int, config: LogConfig) -> Segment:
