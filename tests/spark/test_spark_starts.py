@@ -20,8 +20,8 @@ from secure_run import blocking_cluster, direct, spark_options
 from spark_support import Served, numbered, warnings_in
 from test_spark_pure import positions
 
-from hightide.net.metadata import Metadata
-from hightide.spark.client import client_for
+from hightide.protocol import messages as m
+from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.offsets import DataLoss, Position
 from hightide.spark.options import read_options
 from hightide.spark.pipeline import lag
@@ -145,15 +145,16 @@ def test_a_broker_that_lists_a_topic_no_more_makes_a_pattern_forget_none(served,
     assert query.plan() == numbered(0, 3)
     served.fill(kept, numbered(3, 5))
     served.fill(other, numbered(13, 15))
-    learn = Metadata.learn
+    ask = BlockingClient._any
 
-    def of_old(metadata, answer, *, is_complete, now):
-        if is_complete:
+    def of_old(client, request, *rest):
+        answer = ask(client, request, *rest)
+        if isinstance(request, m.MetadataRequest) and request.topics is None:
             topics = [topic for topic in answer.topics if topic.topic != other]
-            answer = replace(answer, topics=topics)
-        return learn(metadata, answer, is_complete=is_complete, now=now)
+            answer = replace(answer, topics=topics, metadata_offset=-1)
+        return answer
 
-    monkeypatch.setattr(Metadata, "learn", of_old)
+    monkeypatch.setattr(BlockingClient, "_any", of_old)
     assert query.plan() == numbered(3, 5) + numbered(13, 15)
     monkeypatch.undo()
     served.delete_topic(other)

@@ -5,6 +5,9 @@ it: on its disk, or in the memory of a machine that has power. Which ones may le
 controllers' to know, who cannot tell a process that was killed from a machine without power; what
 they have is there to be read. So what none of those holds is lost when the last one loses it, no
 promise broken; and the rest has to be there in the end, in whatever order machines come back.
+
+This judge is kind: who may lead is what the controllers under test say, so whom they drop wrongly
+before a loss is not missed; and an offset that was lost once is excused for good.
 """
 
 from __future__ import annotations
