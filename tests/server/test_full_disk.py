@@ -23,6 +23,8 @@ from hightide_broker.simulation.disk import SimDisk
 
 STORAGE = "KAFKA_STORAGE_ERROR"
 DENSE = {"segment.bytes": "1024", "index.interval.bytes": "200"}
+BY_HAND = settings({"trace.max.bytes": "0", "log.retention.check.interval.ms": "1000000"})
+"""A node whose housekeeping the test does."""
 
 
 async def test_a_full_disk_refuses_the_append_and_says_so_until_there_is_room():
@@ -126,6 +128,14 @@ async def test_on_a_full_disk_nobody_adds_until_nothing_is_left_for_elections():
         await client.create("again")
 
 
+async def fill(disk, client, room, *, sizes):
+    """Leave so many bytes of room, and produce into it until not even the last size fits."""
+    disk.capacity = disk.used_bytes() + room
+    for size in sizes:
+        while (await client.produce(b"x" * size)).error is None:
+            pass
+
+
 async def test_what_is_stored_is_read_after_a_kill_although_nothing_fits_any_more():
     """Indexes that were in memory are written when the log is opened: from what is kept aside."""
     disk = SimDisk()
@@ -134,10 +144,7 @@ async def test_what_is_stored_is_read_after_a_kill_although_nothing_fits_any_mor
         await client.create(configs={"index.interval.bytes": "200"})
         for number in range(20):
             await client.produce(b"%d" % number * 400)
-        disk.capacity = disk.used_bytes() + 1000
-        for size in (300, 1):
-            while (await client.produce(b"x" * size)).error is None:
-                pass
+        await fill(disk, client, 1000, sizes=(300, 1))
         stored = len(await client.values())
     disk.kill()
     async with broker(disk, config) as client:
@@ -149,15 +156,11 @@ async def test_retention_frees_a_disk_that_is_full_of_what_is_too_old():
     """The active segment cannot be closed: those before it go first."""
     disk, clock = SimDisk(), FakeClock()
     minute_ms = 60_000
-    config = settings({"trace.max.bytes": "0", "log.retention.check.interval.ms": "1000000"})
-    async with new_node(disk, config, clock) as node, client_of(node) as client:
+    async with new_node(disk, BY_HAND, clock) as node, client_of(node) as client:
         await client.create(configs=DENSE | {"retention.ms": str(minute_ms)})
         for number in range(20):
             await client.produce(b"%d" % number * 150)
-        disk.capacity = disk.used_bytes() + 300
-        for size in (150, 0):
-            while (await client.produce(b"x" * size)).error is None:
-                pass
+        await fill(disk, client, 300, sizes=(150, 0))
         disk.capacity = disk.used_bytes()
         replica = node.replicas.get("t", 0)
         assert replica.log.segment_count > 3
@@ -170,8 +173,7 @@ async def test_retention_frees_a_disk_that_is_full_of_what_is_too_old():
 
 async def test_compaction_that_finds_no_room_leaves_all_there_was():
     disk, clock = SimDisk(), FakeClock()
-    config = settings({"trace.max.bytes": "0", "log.retention.check.interval.ms": "1000000"})
-    async with new_node(disk, config, clock) as node, client_of(node) as client:
+    async with new_node(disk, BY_HAND, clock) as node, client_of(node) as client:
         dense = {"segment.bytes": "4096", "index.interval.bytes": "200"}
         compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
         await client.create(configs=dense | compacted)

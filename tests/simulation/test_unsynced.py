@@ -18,8 +18,8 @@ NOTICED_BY = {
     "who_is_registered_is_taken_for_alive": 24,
     "what_was_not_synced_is_taken_for_kept": 24,
     "who_is_back_leads_before_the_others_are": 45,
-    "the_first_of_those_who_are_back_leads": 4,
-    "what_is_torn_is_trusted": 4,
+    "the_first_log_leads_instead_of_the_longest": 4,
+    "a_log_is_trusted_after_a_crash": 4,
 }
 
 pytestmark = pytest.mark.slow

@@ -4,6 +4,7 @@ Not a test, as with `mutants.py`: each context breaks one rule, and `test_unsync
 worlds in which nothing is synced notice it.
 """
 
+from disk_mutants import the_first_log_leads_instead_of_the_longest
 from mutants import Mutant, planted
 from replication_mutants import a_log_is_trusted_after_a_crash
 
@@ -11,7 +12,9 @@ from hightide_broker.core.cluster import partition_changes
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.partition_changes import Forgot
 
-MUTANTS: dict[str, Mutant] = {}
+ALSO_HERE = (the_first_log_leads_instead_of_the_longest, a_log_is_trusted_after_a_crash)
+"""Planted elsewhere, too; noticed soon where power is lost."""
+MUTANTS: dict[str, Mutant] = {make.__name__: make for make in ALSO_HERE}
 
 
 def mutant(make: Mutant) -> Mutant:
@@ -49,13 +52,3 @@ def who_is_back_leads_before_the_others_are():
         return waits and any(is_active(broker) and broker in ends for broker in known)
 
     return planted(partition_changes, "are_back", any_is_back)
-
-
-@mutant
-def the_first_of_those_who_are_back_leads():
-    return planted(partition_changes, "_longest", lambda candidates, rules: candidates[0])
-
-
-@mutant
-def what_is_torn_is_trusted():
-    return a_log_is_trusted_after_a_crash()

@@ -39,6 +39,10 @@ class _Told(NamedTuple):
     """None: there is no such topic."""
     until: float
 
+    def knows_more_than(self, as_of: int) -> bool:
+        """Than who knows the metadata up to there; not if that was not said."""
+        return 0 <= as_of < self.as_of
+
 
 class Metadata:
     """As of the last answers; `max_age_s` after which it counts as stale."""
@@ -113,7 +117,7 @@ class Metadata:
     def _take(self, topic: str, topic_id: str | None, as_of: int, now: float) -> bool:
         """Whether to believe which topic has a name; None: none."""
         told = self._told.get(topic)
-        if told is None or as_of < 0 or as_of >= told.as_of or now >= told.until:
+        if told is None or not told.knows_more_than(as_of) or now >= told.until:
             self._told[topic] = _Told(as_of, topic_id, now + DOUBT_S)
             return True
         return topic_id == told.topic_id
@@ -121,9 +125,8 @@ class Metadata:
     def _learn_topic(self, topic: m.TopicMetadata, as_of: int, now: float) -> bool:
         if not self._take(topic.topic, topic.topic_id, as_of, now):
             return False
-        known, told = self.topics.get(topic.topic), self._told[topic.topic]
-        is_old = 0 <= as_of < told.as_of and known is not None
-        believed = not is_old or known is None or len(topic.partitions) >= len(known.partitions)
+        has_fewer = len(topic.partitions) < self.partition_count(topic.topic)
+        believed = not (has_fewer and self._told[topic.topic].knows_more_than(as_of))
         if believed:
             self.topics[topic.topic] = topic
         for partition in topic.partitions:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -84,14 +85,7 @@ class LogLoader:
         `salvage` what is whole of a damaged one."""
         open_it = partial(self._open, topic, number, config, must_reach=must_reach, salvage=salvage)
         try:
-            try:
-                return LoadOutcome(open_it())
-            except DiskError as error:
-                if salvage or not error.full:
-                    raise
-            # What is stored is to be read all the same: indexes may be written from the reserve.
-            with self._disk.reserve():
-                return LoadOutcome(open_it())
+            return LoadOutcome(open_it() if salvage else self._with_reserve(open_it))
         except (DiskError, LogDamaged, MalformedCheckpoint, _Missing) as error:
             log.error("%s-%d is offline: %s", topic.name, number, error)
             if isinstance(error, DiskError):
@@ -104,6 +98,17 @@ class LogLoader:
                     lacks_space=full and not salvage,
                 )
             return LoadOutcome(None, str(error), is_damaged=True)
+
+    def _with_reserve(self, open_it: Callable[[], Log]) -> Log:
+        """What is stored is to be read on a full disk, too: its indexes are written from what is
+        kept for that."""
+        try:
+            return open_it()
+        except DiskError as error:
+            if not error.full:
+                raise
+        with self._disk.reserve():
+            return open_it()
 
     def bytes_to_scan(self, tp: TopicPartition) -> int:
         """How much of a log is to be scanned when it is opened, at most."""
