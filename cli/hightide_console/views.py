@@ -184,6 +184,11 @@ def why_there(part: PartitionDescription, lanes: list[View], min_isr: int) -> st
             f"it stands: {len(part.isr)} in sync, and nothing is committed below {needed} "
             f"(min.insync.replicas)"
         )
+    if others := [*part.elr, *part.last_known_elr]:
+        return (
+            f"it stands: {others} may yet lead, until the controller has heard of all that are in "
+            f"sync"
+        )
     members = [lane for lane in lanes if lane["broker"] in part.isr and lane["log_end"] >= 0]
     slowest = min(members, key=lambda lane: lane["log_end"], default=leader)
     if slowest["log_end"] < end:

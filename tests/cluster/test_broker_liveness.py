@@ -412,7 +412,7 @@ def test_a_broker_that_is_gone_is_fenced_and_others_lead_in_one_decision():
     assert fence_gone(cluster, {2: epoch[2]}) == [2]
     assert cluster.image.brokers[2].fenced
     assert leaders(cluster, "a") == [1, 3, 3]
-    assert epochs(cluster, "a") == [(0, 1), (1, 1), (0, 1)]
+    assert epochs(cluster, "a") == [(0, 2), (1, 2), (0, 2)]
 
 
 def test_brokers_that_are_gone_are_fenced_together_each_once():

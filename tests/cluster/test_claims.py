@@ -236,6 +236,9 @@ def test_the_last_of_a_topic_that_does_not_sync_waits_for_all_and_the_longest_lo
     assert who(cluster) == (NONE, (), ()), "1 may have more"
     says(cluster, 1, LONGER)
     assert who(cluster) == (1, (1,), ())
+    assert state(cluster).last_known_elr == (0,), "1 alone commits nothing yet"
+    cluster.unfence(2)
+    cluster.alter_isr("a", 1, 2)
     assert state(cluster).last_known_elr == ()
 
 

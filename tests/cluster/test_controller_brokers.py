@@ -22,6 +22,7 @@ from hightide_broker.core.cluster.changes import (
     UnfenceBroker,
     decode_change,
 )
+from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import BrokerState, PartitionState
 
 
@@ -40,7 +41,16 @@ def test_a_registered_broker_is_fenced_and_its_epoch_is_the_offset_of_its_record
     cluster = ControlledCluster(7)
     assert cluster.register(4, incarnation="a", directory="d") == 5
     assert cluster.image.brokers[4] == BrokerState(
-        4, 5, "a", "localhost", 19092, "r1", ("broker",), fenced=True, directory="d"
+        4,
+        5,
+        "a",
+        "localhost",
+        19092,
+        "r1",
+        ("broker",),
+        fenced=True,
+        directory="d",
+        features=KNOWN_LEVELS,
     )
     assert not cluster.image.is_active(4)
     assert not cluster.image.is_active(99), "nobody knows it"
@@ -177,11 +187,11 @@ def test_a_fenced_broker_leaves_every_isr_and_the_next_in_order_leads() -> None:
     cluster.fence(1)
     assert isrs(cluster, "a") == [(2, 3), (2, 3), (3, 2)]
     assert leaders(cluster, "a") == [2, 2, 3]
-    assert epochs(cluster, "a") == [(1, 1), (0, 1), (0, 1)], "only a new leader is a new epoch"
+    assert epochs(cluster, "a") == [(1, 2), (0, 2), (0, 2)], "only a new leader is a new epoch"
     assert [type(c) for c in cluster.changes] == [ChangePartition] * 3 + [FenceBroker]
     cluster.fence(2)
     assert (isrs(cluster, "a"), leaders(cluster, "a")) == ([(3,)] * 3, [3] * 3)
-    assert epochs(cluster, "a") == [(2, 2), (1, 2), (0, 2)]
+    assert epochs(cluster, "a") == [(2, 4), (1, 4), (0, 4)]
 
 
 def test_the_last_member_of_the_isr_stays_eligible_and_nobody_else_may_lead() -> None:
@@ -216,7 +226,7 @@ def test_a_restart_that_nobody_noticed_moves_the_leaders_at_once() -> None:
     cluster.register(2, incarnation="b")
     assert isrs(cluster, "a") == [(1, 3), (3, 1), (3, 1)]
     assert leaders(cluster, "a") == [1, 3, 3]
-    assert epochs(cluster, "a") == [(0, 1), (1, 1), (0, 1)]
+    assert epochs(cluster, "a") == [(0, 2), (1, 2), (0, 2)]
 
 
 def test_leaders_move_in_the_order_of_the_assignment() -> None:

@@ -85,7 +85,7 @@ class Requests(RuleBasedStateMachine):
         if new_disk and not state.fenced:
             self.cluster.fence(broker)
         epoch = self.cluster.register(broker, previous=previous, directory=directory)
-        assert epoch == len(self.cluster.log) - 1
+        assert self.cluster.changes[-1].broker == broker
         assert epoch > (NONE if state is None else state.epoch)
         assert not self.cluster.image.is_active(broker)
 

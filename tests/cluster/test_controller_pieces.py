@@ -104,9 +104,10 @@ def test_while_nobody_is_alive_the_isr_is_empty_and_all_of_it_is_eligible() -> N
     )
 
 
-def test_who_leaves_an_isr_that_is_large_enough_is_not_eligible() -> None:
-    state = PartitionState((1, 2, 3), (1, 2), 1, 5, 7)
-    assert decided(state, alive=frozenset(), isr=(1,)).elr == (1,)
+def test_who_leaves_an_isr_stays_eligible_however_large_it_is() -> None:
+    state = PartitionState((1, 2, 3), (1, 2, 3), 1, 5, 7)
+    assert decided(state, isr=(1, 2)).elr == (3,)
+    assert decided(state, alive=frozenset(), isr=(1, 2)).elr == (1, 2, 3)
 
 
 def test_who_never_had_all_that_is_committed_is_not_waited_for() -> None:

@@ -277,12 +277,12 @@ def test_a_configuration_is_not_altered(
         "a leader epoch to come": (
             {"leader_epoch": 2},
             E.NOT_CONTROLLER,
-            "a-0: epochs 2/2 are newer than ours, 1/2",
+            "a-0: epochs 2/4 are newer than ours, 1/4",
         ),
         "a partition epoch to come": (
             {"partition_epoch": 9},
             E.NOT_CONTROLLER,
-            "a-0: epochs 1/9 are newer than ours, 1/2",
+            "a-0: epochs 1/9 are newer than ours, 1/4",
         ),
         "a leader epoch before": (
             {"leader_epoch": 0},
@@ -293,7 +293,7 @@ def test_a_configuration_is_not_altered(
         "a partition epoch before": (
             {"partition_epoch": 0},
             E.INVALID_UPDATE_VERSION,
-            "a-0: partition epoch 0, ours is 2",
+            "a-0: partition epoch 0, ours is 4",
         ),
         "no replica": (
             {"isr": [2, 5]},
@@ -347,7 +347,7 @@ def test_a_partition_is_named_once_in_a_request() -> None:
         error=E.INVALID_REQUEST,
         message="the partition is named twice",
     )
-    assert [each.partition_epoch for each in cluster.partitions("a")] == [1, 1]
+    assert [each.partition_epoch for each in cluster.partitions("a")] == [2, 2]
 
 
 # Elections.

@@ -41,7 +41,7 @@ def two(*brokers: int, **configs: str) -> ControlledCluster:
     cluster.create("a", assignment=[[1, 2]], configs=configs)
     cluster.fence(1)
     cluster.unfence(1)
-    assert cluster.partition("a") == PartitionState((1, 2), (2,), 2, 1, 1)
+    assert cluster.partition("a") == PartitionState((1, 2), (2,), 2, 1, 2)
     return cluster
 
 
@@ -178,7 +178,7 @@ def test_a_preferred_election_waits_until_the_preferred_replica_is_in_sync() -> 
     cluster.alter_isr("a", 1, 2)
     (result,) = cluster.elect(("a", 0))
     assert (result.error, result.leader) == (None, 1)
-    assert cluster.partition("a") == PartitionState((1, 2), (1, 2), 1, 2, 3)
+    assert cluster.partition("a") == PartitionState((1, 2), (1, 2), 1, 2, 4)
     (result,) = cluster.elect(("a", 0))
     assert (result.error, cluster.changes) == (E.ELECTION_NOT_NEEDED, [])
 
@@ -221,7 +221,7 @@ def test_a_partition_that_is_named_twice_is_elected_once() -> None:
     cluster.alter_isr("a", 1, 2)
     results = cluster.elect(("a", 0), ("a", 0))
     assert [r.error for r in results] == [None]
-    assert epochs(cluster, "a") == [(2, 3)]
+    assert epochs(cluster, "a") == [(2, 4)]
 
 
 # By timer.
@@ -232,7 +232,7 @@ def test_leaders_move_back_to_their_preferred_replicas_once_these_are_in_sync() 
     assert cluster.rebalance() == []
     cluster.alter_isr("a", 1, 2)
     assert cluster.rebalance() == [ChangePartition(topic_id="id-1", partition=0, leader=1)]
-    assert epochs(cluster, "a") == [(2, 3)]
+    assert epochs(cluster, "a") == [(2, 4)]
     assert cluster.rebalance() == []
 
 

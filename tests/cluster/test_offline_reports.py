@@ -33,8 +33,8 @@ def report(cluster, broker, *partitions, **facts):
     [
         (1, (1, 2, 3), PartitionState((1, 2, 3), (2, 3), 2, 1, 1)),
         (2, (1, 2, 3), PartitionState((1, 2, 3), (1, 3), 1, 0, 1)),
-        (3, (1, 2), PartitionState((1, 2, 3), (1, 2), 1, 0, 1)),
-        (1, (1, 3), PartitionState((1, 2, 3), (3,), 3, 1, 2)),
+        (3, (1, 2), PartitionState((1, 2, 3), (1, 2), 1, 0, 2)),
+        (1, (1, 3), PartitionState((1, 2, 3), (3,), 3, 1, 3)),
     ],
     ids=["leader", "follower", "out of sync", "leader of two"],
 )

@@ -195,7 +195,7 @@ def test_leaders_move_before_the_new_registration_in_one_batch() -> None:
     assert (leaders(cluster, "a"), isrs(cluster, "a"), epochs(cluster, "a")) == (
         [2],
         [(2,)],
-        [(1, 1)],
+        [(1, 2)],
     )
 
 

@@ -477,3 +477,22 @@ def test_a_laggard_that_is_no_member_is_not_dropped() -> None:
     fetch(some, 3, 0)
     assert not some.drop_laggards(1000 * LAG_S)
     assert some.proposal is None
+
+
+# Others may lead.
+
+
+@pytest.mark.parametrize("synced_counts", [True, False])
+def test_nothing_is_committed_while_others_than_the_isr_may_lead(synced_counts: bool) -> None:
+    """They hold what is committed, and would miss it."""
+    some = of_three(isr=(1, 2), min_isr=1, is_contested=True, synced_counts=synced_counts)
+    some.on_append(10, 0.0)
+    some.on_synced(10, 0.0)
+    assert fetch(some, 2, 10) == 0
+    some.refuse_if_too_few()
+    assert some.on_metadata((1, 2, 3), (1, 2), 8, 0.0) == 10
+    assert some.on_metadata((1, 2, 3), (1,), 9, 0.0, is_contested=True) == 10
+    some.on_append(20, 0.0)
+    assert some.on_synced(20, 0.0) == 10
+    assert some.on_metadata((1, 2, 3), (1,), 9, 0.0) == 10, "that is no newer"
+    assert some.on_metadata((1, 2, 3), (1,), 10, 0.0) == 20

@@ -77,9 +77,9 @@ def any_answer_ends_a_proposal():
 def older_metadata_is_believed():
     on_metadata = Leader.on_metadata
 
-    def credulous(self, *args):
+    def credulous(self, *args, **facts):
         self.partition_epoch = -1
-        return on_metadata(self, *args)
+        return on_metadata(self, *args, **facts)
 
     return planted(Leader, "on_metadata", credulous)
 
@@ -121,7 +121,7 @@ def logs_are_not_compared():
 
 
 def one_is_enough():
-    return planted(Leader, "has_enough", property(lambda self: True))
+    return planted(Leader, "may_commit", property(lambda self: True))
 
 
 BROKEN = (

@@ -13,7 +13,7 @@ import pytest
 from leaderkit import ME, THREE, TWO, Here
 
 from hightide.protocol.errors import Refused
-from hightide_broker.core.cluster.changes import ChangePartition, RemoveTopic
+from hightide_broker.core.cluster.changes import ChangePartition, RemoveTopic, SetConfig
 from hightide_broker.core.cluster.image import NO_LEADER
 from hightide_broker.runtime.replication.troubles import NAMES_SHOWN
 
@@ -85,3 +85,34 @@ async def test_partitions_that_nobody_leads_are_told_in_one_line(said, more):
     assert said()[1:] == ["somebody leads jade-0 again"]
     await here.change(leader=THREE, isr=(THREE,))
     assert len(said()) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"),
+    [
+        ({"isr": (TWO, ME), "elr": (THREE,)}, True),
+        ({"isr": (TWO, ME), "last_known_elr": (THREE,)}, True),
+        ({"isr": (TWO,), "elr": (ME,)}, False),
+        ({"isr": (TWO, ME)}, False),
+    ],
+    ids=["in sync, one is eligible", "in sync, one was", "not in sync", "nobody else"],
+)
+async def test_who_is_in_sync_where_others_may_yet_lead_is_heard_of_at_once(change, is_told):
+    """Nothing commits there before that: it must not take a heartbeat's interval."""
+    here = Here()
+    await here.create(isr=(TWO, ME, THREE), leader=TWO)
+    known = here.replicas.news.value
+    await here.change(**change)
+    assert (here.replicas.news.value > known) is is_told
+    known = here.replicas.news.value
+    await here.create("onyx")
+    assert here.replicas.news.value == known, "that is no news a second time"
+
+
+async def test_who_is_in_sync_is_heard_of_when_fewer_are_needed():
+    here = Here()
+    await here.create(isr=(TWO, ME, THREE), leader=TWO)
+    await here.change(isr=(TWO, ME), elr=(THREE,))
+    known = here.replicas.news.value
+    await here.apply(SetConfig(kind="topic", name="jade", key="min.insync.replicas", value="1"))
+    assert here.replicas.news.value > known

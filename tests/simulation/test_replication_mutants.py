@@ -32,7 +32,7 @@ NOTICED_BY = {
     "a_deposed_leader_acknowledges_what_it_has": 7,
     "a_consumer_reads_up_to_the_log_end": 3,
     "duplicates_are_not_recognised": 39,
-    "a_follower_learns_nothing_of_producers": 42,
+    "a_follower_learns_nothing_of_producers": 361,
     "producers_are_forgotten_at_a_restart": 6,
     "a_log_is_trusted_after_a_crash": 21,
     "the_disk_lies_about_syncs_of_partitions": 3,

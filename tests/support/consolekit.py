@@ -51,6 +51,7 @@ def part(number=0, *, leader=1, epoch=3, replicas=(1, 2, 3), isr=(1, 2, 3), elr=
         replicas=list(replicas),
         isr=list(isr),
         elr=list(elr),
+        last_known_elr=[],
         message=message,
     )
 

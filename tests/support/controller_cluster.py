@@ -23,6 +23,7 @@ from hightide_broker.core.cluster.changes import (
     encode_change,
 )
 from hightide_broker.core.cluster.controller import Controller, Decision
+from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import ClusterImage, PartitionState
 
 OURS = "cluster-1"
@@ -44,6 +45,9 @@ class ControlledCluster:
         self.log: list[bytes] = []
         self.changes: list[AnyChange] = []
         """What the last decision wrote."""
+        self.hears_all = True
+        """Whether whoever is in sync is heard to know of each decision, as brokers are that live:
+        then nobody else stays eligible where enough are in sync."""
         self.shift = 0
         self.now = 1000.0
         self._facts = {
@@ -61,14 +65,22 @@ class ControlledCluster:
             self.join(broker)
 
     def commit(self, decision: Decision) -> Any:
-        self.changes = []
-        for change in decision.changes:
-            value = encode_change(change)
-            self.changes.append(decode_change(value))
-            assert self.changes[-1] == change, "a change survives its bytes"
-            self.image.replay(self.changes[-1], len(self.log))
-            self.log.append(value)
+        self.changes = self._write(decision.changes)
+        if self.hears_all:
+            for broker in self.image.brokers:
+                uncontested = self.controller.partitions.uncontested
+                self._write(uncontested(broker, lambda member: self.image.offset))
         return decision.reply
+
+    def _write(self, changes: list[AnyChange]) -> list[AnyChange]:
+        written = []
+        for change in changes:
+            value = encode_change(change)
+            written.append(decode_change(value))
+            assert written[-1] == change, "a change survives its bytes"
+            self.image.replay(written[-1], len(self.log))
+            self.log.append(value)
+        return written
 
     def replayed(self) -> ClusterImage:
         image = ClusterImage()
@@ -114,7 +126,7 @@ class ControlledCluster:
             previous_broker_epoch=previous,
             directory=f"disk-{broker}" if directory is None else directory,
             runs=runs,
-            features=features or {},
+            features=KNOWN_LEVELS if features is None else features,
         )
         promised = self.commit(self.controller.register_broker(request, self.now)).broker_epoch
         epoch = self.image.brokers[broker].epoch

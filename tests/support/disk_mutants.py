@@ -17,7 +17,6 @@ from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.partition_changes import Forgot, LogEnd
 from hightide_broker.core.cluster.partitions import Partitions
-from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.quorum import elections, state_machine, votes
 from hightide_broker.core.quorum.membership import Membership
 from hightide_broker.runtime.quorum.metadata_log import MetadataLog
@@ -205,14 +204,6 @@ def an_offline_replica_is_given_up_even_if_nobody_else_can_lead():
         return changes
 
     return planted(Partitions, "lost", given_up)
-
-
-@of_replicas
-def every_node_goes_by_its_own_file():
-    def own(self, image, topic):
-        return TopicConfig.of(image.topic_config(topic), self._defaults)
-
-    return planted(ReplicaLoader, "topic_config", own)
 
 
 @of_replicas

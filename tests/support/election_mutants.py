@@ -8,9 +8,10 @@ from disk_mutants import the_first_log_leads_instead_of_the_longest
 from mutants import Mutant, planted
 from replication_mutants import a_log_is_trusted_after_a_crash
 
-from hightide_broker.core.cluster import partition_changes
+from hightide_broker.core.cluster import partition_changes, partitions
 from hightide_broker.core.cluster.brokers import Brokers
 from hightide_broker.core.cluster.partition_changes import Forgot
+from hightide_broker.core.replication.leader import Leader
 
 ALSO_HERE = (the_first_log_leads_instead_of_the_longest, a_log_is_trusted_after_a_crash)
 """Planted elsewhere, too; noticed soon where power is lost."""
@@ -23,9 +24,20 @@ def mutant(make: Mutant) -> Mutant:
 
 
 @mutant
-def who_is_registered_is_taken_for_alive():
-    """As it was: after all power was lost, the first who was back had another one elected."""
-    return planted(Brokers, "who_is_well", lambda self, now: lambda broker: True)
+def who_left_is_let_go_before_the_others_are_heard():
+    """As it was, and as Kafka does it: who stays may be without power, too."""
+    change_partition = partitions.change_partition
+
+    def hasty(topic_id, number, old, rules, **wish):
+        rules = rules._replace(leaders_wait=False)
+        return change_partition(topic_id, number, old, rules, **wish)
+
+    return planted(partitions, "change_partition", hasty)
+
+
+@mutant
+def leaders_commit_while_others_may_lead():
+    return planted(Leader, "may_commit", property(lambda self: self.has_enough))
 
 
 @mutant

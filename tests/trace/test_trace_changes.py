@@ -38,7 +38,7 @@ def test_a_member_of_the_isr_follows_a_leader_that_is_gone() -> None:
     assert (last.leader, last.leader_before, last.leader_epoch) == (2, 1, 1)
     assert (last.isr, last.isr_before) == ((2,), (1, 2))
     assert told.elections == ["isr"]
-    assert sentence(9, last).endswith("(from the ISR), ISR 1,2 -> 2: why")
+    assert sentence(9, last).endswith("(from the ISR), ISR 1,2 -> 2, ELR nobody -> 1: why")
 
 
 @pytest.mark.parametrize("by_hand", [True, False])

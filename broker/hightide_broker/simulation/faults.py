@@ -203,7 +203,11 @@ class Faults:
         machines = self._world.machines
         if self._rng.random() < 0.5:
             machines = [machine for machine in machines if machine.is_broker]
+        down = [machine for machine in machines if not machine.is_up]
         await self._end_all(machines)
+        for machine in down:
+            if not machine.is_up and self._world.knobs.loses_power:
+                machine.lose_power()
         for machine in self._rng.sample(machines, len(machines)):
             await trio.sleep(self._rng.choice([0.1, 0.5, self._world.knobs.session_s]))
             self._start(machine)

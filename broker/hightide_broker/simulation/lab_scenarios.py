@@ -369,6 +369,8 @@ def a_follower_stalls(account: Account) -> None:
     account.say("A proposes to the controller: ISR A,B. Until that is granted, C still counts.")
     account.step(f"the controller grants ISR {table.grant()}, and A hears of it")
     assert done()
+    account.say("C stays eligible (elr) until the controller has heard of A and B after that, and")
+    account.say("nothing commits before: they might be two machines without power.")
     account.say("Now m1 is acknowledged: two replicas have it, and min.insync.replicas is 2.")
     account.state()
     account.step("C wakes up")

@@ -57,10 +57,14 @@ class _Committed:
     lost_with: int = -1
     """The leader epoch of that time: who led until then and goes on knows of nothing lost."""
 
+    def held(self, by: Iterable[BatchHeader]) -> dict[int, StoredBatch]:
+        """What of it is held."""
+        left = {(header.base_offset, StoredBatch.of(header)) for header in by}
+        return {base: each for base, each in self.batches.items() if (base, each) in left}
+
     def keep(self, held: Iterable[BatchHeader]) -> int:
         """Nothing else is committed any more; where what is ends."""
-        left = {(header.base_offset, StoredBatch.of(header)) for header in held}
-        self.batches = {base: each for base, each in self.batches.items() if (base, each) in left}
+        self.batches = self.held(held)
         self.end = max((each.next_offset for each in self.batches.values()), default=0)
         self.ends = {epoch: min(end, self.end) for epoch, end in self.ends.items()}
         return self.end
@@ -150,6 +154,11 @@ class ReplicaChecker:
             committed.top = max(committed.top, top)
             committed.lost_with = self._truth[key].leader_epoch
         return end, top
+
+    def holds_all(self, key: Key, held: Iterable[BatchHeader]) -> bool:
+        """Whether these are all that is committed of a partition, and more or not."""
+        committed = self._committed.get(key)
+        return committed is None or len(committed.held(held)) == len(committed.batches)
 
     def partitions(self) -> list[Key]:
         """Those there are, by the newest metadata."""
@@ -252,6 +261,9 @@ class ReplicaChecker:
             )
         if replica.high_watermark > seen.watermark:
             self._check(leader.has_enough, f"{who} commits with ISR {leader.isr}")
+            knows = state is not None and state.partition_epoch == leader.partition_epoch
+            may_lead = (*state.elr, *state.last_known_elr) if state is not None and knows else ()
+            self._check(not may_lead, f"{who} commits, and {may_lead} may yet lead")
         if replica.high_watermark > committed.end and leader.epoch > committed.lost_with:
             self._commit(key, replica, committed, who)
 

@@ -30,6 +30,7 @@ from hightide_broker.core.cluster.partition_changes import (
     LogEnd,
     Rules,
     change_partition,
+    let_go,
 )
 from hightide_broker.core.cluster.topic_config import TopicConfig
 from hightide_broker.core.replication.follower import AskOffsets, Step, next_fetch
@@ -264,6 +265,18 @@ class Table:
         if change is not None:
             self._decide(self.state.changed(change))
         self.tell_all()
+        self._hear_all()
+
+    def _hear_all(self) -> None:
+        """The controller hears of all that are up, and may let go of who else is eligible."""
+
+        def is_up(broker: int) -> bool:
+            return self.brokers[broker].replica is not None
+
+        change = let_go(TOPIC_ID, 0, self.state, self._min_isr, is_up)
+        if change is not None:
+            self._decide(self.state.changed(change))
+            self.tell_all()
 
     def _log_ends(self) -> dict[int, LogEnd]:
         """What those that serve say of their logs, while nobody leads."""

@@ -6,8 +6,10 @@ controllers' to know, who cannot tell a process that was killed from a machine w
 they have is there to be read. So what none of those holds is lost when the last one loses it, no
 promise broken; and the rest has to be there in the end, in whatever order machines come back.
 
-This judge is kind: who may lead is what the controllers under test say, so whom they drop wrongly
-before a loss is not missed; and an offset that was lost once is excused for good.
+Nor may a controller forget who may lead and has everything, unless one who stays had it, too, and
+power, when that was decided.
+
+This judge is kind still: an offset that was lost once is excused for good.
 """
 
 from __future__ import annotations
@@ -31,37 +33,57 @@ class Losses:
 
     def __init__(self, world: World, records: Records) -> None:
         self._world = world
+        self._replica_checker = world.checker.replica_checker
         self._records = records
         self._dark: dict[int, float] = {}
         """Node → when its machine lost its power last."""
+        self._may_lead: dict[Key, set[int]] = {}
+        """As of the change before."""
 
     def power_went(self, machine: Machine) -> None:
-        """A machine has lost its power: nobody expects any more what no replica holds that may
-        lead."""
+        """A machine has lost its power: of what it may lead, nobody expects any more what no
+        replica holds that may."""
         self._dark[machine.id] = trio.current_time()
-        for key in self._world.checker.replica_checker.partitions():
-            self._expect(key)
+        for key in self._replica_checker.partitions():
+            if machine.id in self._replica_checker.may_lead(key)[1]:
+                self._expect(key)
 
     def changed(self, key: Key, since: int) -> None:
         """Others may lead than as of this metadata offset. That was decided when it was written,
         and is known only once it is committed: whoever lost its power meanwhile had not lost it
         then."""
-        _, eligible = self._world.checker.replica_checker.may_lead(key)
+        topic, may_lead = self._replica_checker.may_lead(key)
+        before, self._may_lead[key] = self._may_lead.get(key, may_lead), may_lead
         decided_at = self._world.checker.decided_at(since)
-        if any(self._dark.get(node, 0.0) > decided_at for node in eligible):
+        lit = {node for node in may_lead if self._dark.get(node, 0.0) <= decided_at}
+        if lit == may_lead:
+            self._check_forgotten(key, topic, before - may_lead, may_lead)
+        else:
             self._expect(key)
+
+    def _check_forgotten(self, key: Key, topic: str, gone: set[int], stay: set[int]) -> None:
+        tp = TopicPartition(topic, key[1])
+        if not any(self._has_all(key, tp, node) for node in stay):
+            needed = [node for node in sorted(gone) if self._has_all(key, tp, node)]
+            self._world.require(
+                not needed, f"{tp}: {needed} must not lead, and of {sorted(stay)} nobody has it all"
+            )
+
+    def _has_all(self, key: Key, tp: TopicPartition, node: int) -> bool:
+        return self._replica_checker.holds_all(key, self._stored(tp, {node}))
 
     def _expect(self, key: Key) -> None:
         """No more than what is held by those that may lead."""
-        replica_checker = self._world.checker.replica_checker
-        topic, eligible = replica_checker.may_lead(key)
+        topic, may_lead = self._replica_checker.may_lead(key)
         tp = TopicPartition(topic, key[1])
-        disks = [machine.disk for machine in self._world.machines if machine.id in eligible]
-        held = chain.from_iterable(_stored(disk, tp) for disk in disks)
-        end, top = replica_checker.lose(key, held)
+        end, top = self._replica_checker.lose(key, self._stored(tp, may_lead))
         if end < top:
             self._records.lost.setdefault(tp, []).append(range(end, top))
             self._world.story.tell(f"{tp}: offsets {end} to {top - 1} are lost")
+
+    def _stored(self, tp: TopicPartition, nodes: set[int]) -> Iterator[BatchHeader]:
+        disks = [machine.disk for machine in self._world.machines if machine.id in nodes]
+        return chain.from_iterable(_stored(disk, tp) for disk in disks)
 
 
 def _stored(disk: SimDisk, tp: TopicPartition) -> Iterator[BatchHeader]:

@@ -274,11 +274,16 @@ class Machine:
         if not self.was_replaced:
             self._world.checker.died(self)
         if power:
-            self._world.power_losses += 1
-            self.disk.crash(self._world.rng)
-            self._world.power_went(self)
+            self.lose_power()
         else:
             self.disk.kill()
+
+    def lose_power(self) -> None:
+        """What was not synced is gone, though its process may have been so for longer."""
+        assert self._scope is None, f"{self.name} is up"
+        self._world.power_losses += 1
+        self.disk.crash(self._world.rng)
+        self._world.power_went(self)
 
     def lose_disk(self) -> None:
         """Its disk is gone, and an operator puts an empty one in its place, while it is down."""

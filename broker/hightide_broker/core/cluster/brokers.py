@@ -178,6 +178,9 @@ class Brokers:
             fenced, changes = True, self.fence([state.broker])
         if not fenced:
             self._sessions.touch(state.broker, state.epoch, request.metadata_offset, now)
+            changes = changes or self._partitions.uncontested(
+                state.broker, self._sessions.offset_of
+            )
         reply = c.BrokerHeartbeatResponse(
             caught_up=caught_up, fenced=fenced, should_shut_down=may_stop
         )

@@ -37,7 +37,7 @@ from hightide_broker.core.cluster.mutations import Take, unlimited
 from hightide_broker.core.cluster.names import check_topic_form, no_topic
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.cluster.topic_config import check_topic_configs, unknown_key
-from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, MIN_ISR, POLICY, TOPIC_KEYS
+from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, POLICY, TOPIC_KEYS
 from hightide_broker.core.quorum.leader import METADATA_TOPIC
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
@@ -325,8 +325,6 @@ class Controller:
                         message=refusal.message,
                     )
                 )
-        if any(isinstance(change, SetConfig) and change.key == MIN_ISR.name for change in changes):
-            changes += self.partitions.lowered(changes)
         reply = m.AlterConfigsResponse(resources=results)
         return Decision([] if request.validate_only else changes, reply)
 

@@ -17,7 +17,9 @@ ROWS = "rows"
 """Level 1: batches of Kafka's rows may be stored."""
 QUOTAS = "quotas"
 """Level 1: a quota may be a fraction."""
-KNOWN_LEVELS: Mapping[str, int] = {ROWS: 1, QUOTAS: 1}
+CONTESTED = "contested"
+"""Level 1: a leader commits nothing while others than the ISR may lead."""
+KNOWN_LEVELS: Mapping[str, int] = {ROWS: 1, QUOTAS: 1, CONTESTED: 1}
 """What this version knows."""
 NO_LEVELS: Mapping[str, int] = MappingProxyType({})
 """Nothing is known of any."""

@@ -7,7 +7,7 @@ of the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
 
@@ -36,7 +36,7 @@ from hightide_broker.core.cluster.changes import (
 from hightide_broker.core.cluster.config_key import Key
 from hightide_broker.core.cluster.features import lowest_levels
 from hightide_broker.core.cluster.quotas import Entity
-from hightide_broker.core.cluster.topic_keys import FLUSH, SYNCED
+from hightide_broker.core.cluster.topic_keys import FLUSH, MIN_ISR, SYNCED
 from hightide_broker.core.cluster.users import Credential, UserKey
 from hightide_broker.core.quorum.roles import Voter
 
@@ -95,6 +95,11 @@ class PartitionState:
     last_known_elr: tuple[int, ...] = ()
     """Who was eligible until an unclean stop (KIP-966)."""
 
+    @property
+    def is_contested(self) -> bool:
+        """Whether others than the ISR may yet lead: then nothing commits."""
+        return bool(self.elr or self.last_known_elr)
+
     def changed(self, change: ChangePartition) -> PartitionState:
         """The state after a change; a new leader makes a new leader epoch."""
         return PartitionState(
@@ -142,6 +147,9 @@ class ClusterImage:
     brokers: dict[int, BrokerState] = field(default_factory=dict)
     topics: dict[str, TopicState] = field(default_factory=dict)
     topics_by_id: dict[str, TopicState] = field(default_factory=dict)
+    contested: dict[tuple[str, int], int] = field(default_factory=dict, compare=False)
+    """Partitions, by topic id and number, that others than the ISR may yet lead → the offset behind
+    the last change of who that is, or of how many in sync are enough."""
     configs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
     """(kind, name) → what is set on that resource."""
     next_producer_id: int = 0
@@ -180,11 +188,13 @@ class ClusterImage:
                 topic = self.topics_by_id.pop(change.topic_id)
                 assert self.topics[topic.name] is topic, f"{change}: its name is another topic's"
                 del self.topics[topic.name]
+                for number in range(len(topic.partitions)):
+                    self.contested.pop((topic.topic_id, number), None)
                 self.configs.pop(("topic", topic.name), None)
             case CreatePartition():
-                self._create_partition(change)
+                self._create_partition(change, offset)
             case ChangePartition():
-                self._change_partition(change)
+                self._change_partition(change, offset)
             case SetConfig():
                 self._set_config(change, offset)
             case SetVoters():
@@ -252,7 +262,7 @@ class ClusterImage:
             state, fenced=fenced, stopping=stopping, served=state.served or not fenced
         )
 
-    def _create_partition(self, change: CreatePartition) -> None:
+    def _create_partition(self, change: CreatePartition, offset: int) -> None:
         topic = self.topics_by_id[change.topic_id]
         assert change.partition == len(topic.partitions), f"{change} after {len(topic.partitions)}"
         topic.partitions.append(
@@ -268,13 +278,22 @@ class ClusterImage:
             )
         )
         topic.partitions[-1].assert_consistent()
+        self._note_contested(change, topic.partitions[-1], offset)
 
-    def _change_partition(self, change: ChangePartition) -> None:
+    def _change_partition(self, change: ChangePartition, offset: int) -> None:
         topic = self.topics_by_id[change.topic_id]
-        old = topic.partitions[change.partition]
-        changed = old.changed(change)
+        changed = topic.partitions[change.partition].changed(change)
         changed.assert_consistent()
         topic.partitions[change.partition] = changed
+        self._note_contested(change, changed, offset)
+
+    def _note_contested(
+        self, change: CreatePartition | ChangePartition, state: PartitionState, offset: int
+    ) -> None:
+        if state.is_contested:
+            self.contested[change.topic_id, change.partition] = offset + 1
+        else:
+            self.contested.pop((change.topic_id, change.partition), None)
 
     def _set_config(self, change: SetConfig, offset: int) -> None:
         concerned = self.topics.values() if change.key == FLUSH.name else ()
@@ -284,6 +303,8 @@ class ClusterImage:
         for topic in unsynced:
             if self._is_synced(topic):
                 topic.synced_since = offset
+        if change.key == MIN_ISR.name:
+            self.contested = dict.fromkeys(self.contested, offset + 1)
 
     def _is_synced(self, topic: TopicState) -> bool:
         """Whether the metadata says so: without a record each node went by its own file."""
@@ -297,6 +318,14 @@ class ClusterImage:
     def has_others_than(self, broker: int) -> bool:
         """Whether another broker may lead and join an ISR."""
         return any(self.is_active(each) for each in self.brokers if each != broker)
+
+    def contested_of(self, broker: int) -> Iterator[tuple[TopicState, int, int]]:
+        """The contested partitions that a broker is in sync in: topic, number, and since when, as
+        in `contested`."""
+        for (topic_id, number), since in self.contested.items():
+            topic = self.topics_by_id[topic_id]
+            if broker in topic.partitions[number].isr:
+                yield topic, number, since
 
     def broker_epoch(self, broker: int) -> int:
         """The epoch of a broker's registration, -1 if it has none."""
@@ -381,6 +410,7 @@ class ClusterImage:
             image.replay(change, 0)
             image.offset = 0
         image.offset = end_offset
+        image.contested = dict.fromkeys(image.contested, end_offset)
         return image
 
     def copy(self) -> ClusterImage:
@@ -394,6 +424,7 @@ class ClusterImage:
             brokers=dict(self.brokers),
             topics=topics,
             topics_by_id={topic.topic_id: topic for topic in topics.values()},
+            contested=dict(self.contested),
             configs={resource: dict(entries) for resource, entries in self.configs.items()},
             next_producer_id=self.next_producer_id,
             voters=self.voters,

@@ -1,11 +1,13 @@
 """How one partition changes: who is in sync, who may lead, who leads. Pure.
 
 What holds at every moment: each record that any leader has committed is held by every member of the
-ISR and of the ELR. A leader can commit with the ISR alone, if that is large enough; so a replica
-that leaves an ISR that is, or becomes, smaller than `min.insync.replicas` still has all that is
-committed and stays eligible (ELR, KIP-966), and loses that only when the ISR is large enough again,
-or its disk forgot something. While nobody leads, nobody commits: the ISR is empty then, and all of
-it is eligible.
+ISR and of the ELR. A replica that leaves the ISR has all that is committed until then and stays
+eligible (ELR, KIP-966), unless its disk forgot something. A partition that others than its ISR may
+yet lead is contested: its leader commits nothing. Who else is eligible is let go by a change of its
+own, once the ISR is large enough and each of its members was heard after the last one left
+(`let_go`): before that, who stays may be a machine without power, and who left the
+one that has everything. While nobody leads, nobody commits either: the ISR is empty then, and all
+of it is eligible.
 
 When everybody who was eligible forgot something, nobody leads by itself, with one exception:
 a replica that stopped uncleanly and has its disk still is remembered (`last_known_elr`), and once
@@ -65,6 +67,8 @@ class Rules(NamedTuple):
     min_isr: int
     unclean: bool = False
     """unclean.leader.election.enable."""
+    leaders_wait: bool = True
+    """Whether every leader knows that it commits nothing while its partition is contested."""
     ends: Mapping[int, LogEnd] = NO_ENDS
     """Broker → how far its log reaches, for those who said it since nobody leads."""
     untold: tuple[int, ...] = ()
@@ -94,14 +98,16 @@ def change_partition(
 
     `forgot` names replicas that do not have all that they had.
     """
-    target = _settle(old, rules, old.isr if isr is None else isr, forgot)
-    leader, unclean = _elect(old, target, rules, election)
+    target = _settle(old, old.isr if isr is None else isr, forgot)
+    leader, cuts = _elect(old, target, rules, election)
     if leader == NO_LEADER:
         eligible = tuple(b for b in old.replicas if b in (*target.isr, *target.elr))
         last_leader = old.leader if old.leader != NO_LEADER else old.last_leader
         target = target._replace(leader=leader, isr=(), elr=eligible, last_leader=last_leader)
     else:
-        target = _led(target, rules, leader, unclean)
+        target = _led(target, leader, cuts)
+        if not rules.leaders_wait and len(target.isr) >= rules.min_isr:
+            target = target._replace(elr=(), last_known_elr=())
     change = ChangePartition(
         topic_id=topic_id,
         partition=number,
@@ -117,13 +123,26 @@ def change_partition(
     return change
 
 
+def let_go(
+    topic_id: str,
+    number: int,
+    state: PartitionState,
+    min_isr: int,
+    was_heard: Callable[[int], bool],
+) -> ChangePartition | None:
+    """What lets records commit without those that are eligible beside the ISR; None while that is
+    too small, or one of it was not heard after the last of them left or forgot something."""
+    enough = len(state.isr) >= min(min_isr, len(state.replicas))
+    if not (state.is_contested and enough and all(map(was_heard, state.isr))):
+        return None
+    return ChangePartition(topic_id=topic_id, partition=number, elr=(), last_known_elr=())
+
+
 def _if_new(wanted: tuple[int, ...], known: tuple[int, ...]) -> tuple[int, ...] | None:
     return None if wanted == known else wanted
 
 
-def _settle(
-    old: PartitionState, rules: Rules, isr: tuple[int, ...], forgot: Mapping[int, Forgot]
-) -> _Target:
+def _settle(old: PartitionState, isr: tuple[int, ...], forgot: Mapping[int, Forgot]) -> _Target:
     """ISR, ELR, and who was eligible until it forgot something, before anybody is elected."""
     ordered = tuple(b for b in old.replicas if b in isr)
     # All of these had everything committed until now: nothing commits without the whole ISR.
@@ -132,9 +151,6 @@ def _settle(
     stopped = {b for b, what in forgot.items() if what is Forgot.UNSYNCED and b in had_all}
     empty = {b for b, what in forgot.items() if what is Forgot.EVERYTHING}
     last_known = ({*old.last_known_elr} | stopped) - {*ordered, *elr, *empty}
-    if len(ordered) >= rules.min_isr:
-        # Records commit without the others from now on: what they have is not all of it any more.
-        elr, last_known = set(), set()
     return _Target(
         old.leader,
         ordered,
@@ -144,23 +160,23 @@ def _settle(
     )
 
 
-def _led(target: _Target, rules: Rules, leader: int, unclean: bool) -> _Target:
+def _led(target: _Target, leader: int, cuts: bool) -> _Target:
     """What is true once `leader` leads; one from outside the ISR is in sync with itself alone."""
+    if cuts:
+        # After an unclean election the leader's log is the truth: nobody else has all of it.
+        return _Target(leader, (leader,), (), (), NO_LEADER)
     isr, elr = target.isr, target.elr
     if leader not in isr:
-        # After an unclean election the leader's log is the truth: nobody else has all of it.
-        elr = () if unclean else tuple(b for b in (*isr, *elr) if b != leader)
+        elr = tuple(b for b in (*isr, *elr) if b != leader)
         isr = (leader,)
-    known = () if unclean else target.last_known_elr
-    if len(isr) >= rules.min_isr:
-        elr, known = (), ()
+    known = tuple(b for b in target.last_known_elr if b != leader)
     return _Target(leader, isr, elr, known, NO_LEADER)
 
 
 def _elect(
     old: PartitionState, target: _Target, rules: Rules, election: Election
 ) -> tuple[int, bool]:
-    """(leader, whether it may miss committed records)."""
+    """(leader, whether others may have committed records that it misses, and lose them)."""
     candidates = [b for b in old.replicas if rules.is_active(b)]
     # The ELR has all that is committed, the ISR what came after it, too: fewer records are cut off.
     valid = [b for b in candidates if b in target.isr] or [b for b in candidates if b in target.elr]
@@ -173,7 +189,7 @@ def _elect(
     if valid:
         return valid[0], False
     if not rules.untold and are_back(target, rules.is_active, rules.ends):
-        return _longest(candidates, rules), True
+        return _longest(candidates, rules), False
     may_be_unclean = election is Election.UNCLEAN or (
         rules.unclean and election is not Election.PREFERRED
     )

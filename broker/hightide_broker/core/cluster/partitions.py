@@ -7,13 +7,14 @@ granted only as of the epochs that the controller has. Sources: KIP-497, KIP-841
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.words import counted
 from hightide_broker.core.cluster.changes import AnyChange, ChangePartition, SetConfig
+from hightide_broker.core.cluster.features import CONTESTED
 from hightide_broker.core.cluster.image import (
     CLUSTER,
     NO_LEADER,
@@ -22,7 +23,13 @@ from hightide_broker.core.cluster.image import (
     TopicState,
 )
 from hightide_broker.core.cluster.log_ends import LogEnds
-from hightide_broker.core.cluster.partition_changes import Election, Forgot, Rules, change_partition
+from hightide_broker.core.cluster.partition_changes import (
+    Election,
+    Forgot,
+    Rules,
+    change_partition,
+    let_go,
+)
 from hightide_broker.core.cluster.topic_keys import CLUSTER_KEYS, MIN_ISR, UNCLEAN
 
 REBALANCE_MAX = 1000
@@ -57,6 +64,7 @@ class Partitions:
             may_lead,
             self._image.setting(topic.name, MIN_ISR),
             self._image.setting(topic.name, UNCLEAN),
+            self._image.feature_levels().get(CONTESTED, 0) > 0,
             self.log_ends.of(topic.topic_id, number, topic.partitions[number].leader_epoch),
             self._untold(topic, number),
         )
@@ -164,19 +172,18 @@ class Partitions:
                 _add(changes, change_partition(topic.topic_id, number, partition, rules))
         return changes
 
-    def lowered(self, changes: Sequence[AnyChange]) -> list[AnyChange]:
-        """Forget who is eligible where the ISR is large enough by `min.insync.replicas` as it is
-        once all of these changes hold: from then on records commit without them."""
-        after = self._image.copy() if changes else self._image
-        for change in changes:
-            after.replay(change, after.offset)
-        return [
-            ChangePartition(topic_id=topic.topic_id, partition=number, elr=(), last_known_elr=())
-            for topic, number, partition in self._all()
-            if (partition.elr or partition.last_known_elr)
-            and len(partition.isr)
-            >= min(after.setting(topic.name, MIN_ISR), len(partition.replicas))
-        ]
+    def uncontested(self, broker: int, heard: Callable[[int], int]) -> list[AnyChange]:
+        """`broker` was heard of: where everybody who is in sync has been by now, let go of who else
+        is eligible. `heard`: how far a broker said that it has followed the metadata."""
+        changes: list[AnyChange] = []
+        for topic, number, since in self._image.contested_of(broker):
+            state, min_isr = topic.partitions[number], self._image.setting(topic.name, MIN_ISR)
+
+            def knows(member: int, since: int = since) -> bool:
+                return heard(member) >= since
+
+            _add(changes, let_go(topic.topic_id, number, state, min_isr, knows))
+        return changes
 
     def settle(self) -> list[AnyChange]:
         """What a new controller has to put right. The first one of a cluster writes down the
@@ -188,10 +195,9 @@ class Partitions:
             if name not in known
         }
         kind, name = CLUSTER
-        written = [
+        return [
             SetConfig(kind=kind, name=name, key=key, value=value) for key, value in missing.items()
         ]
-        return [*written, *self.lowered(written)]
 
     # -- in-sync replicas --------------------------------------------------------------------------
 

@@ -66,9 +66,12 @@ class Sessions:
         heard = (session.heard_at for session in self._sessions.values())
         return min(heard, default=float("inf")) + self.timeout_s
 
+    def offset_of(self, broker: int) -> int:
+        """How far a broker has followed the metadata, -1 if it has not said it yet."""
+        session = self._sessions.get(broker)
+        return -1 if session is None else session.metadata_offset
+
     def lowest_offset(self, brokers: Iterable[int]) -> int | None:
         """How far all of these have followed the metadata; None if there are none, -1 if one has
         not said it yet."""
-        sessions = (self._sessions.get(broker) for broker in brokers)
-        offsets = [session.metadata_offset if session else -1 for session in sessions]
-        return min(offsets, default=None)
+        return min(map(self.offset_of, brokers), default=None)

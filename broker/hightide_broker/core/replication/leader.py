@@ -4,7 +4,8 @@ There is no acknowledgement but the fetch: a replica that asks for records from 
 everything below n. The high watermark is the smallest log end over the maximal ISR and over a
 replica about to join it; the leader's own end counts only up to what it has synced when the topic
 says `flush=synced`. It never falls, and it does not advance while fewer than min.insync.replicas
-are in sync. Log ends are *next* offsets; `now` is monotonic, in seconds.
+are in sync, nor while others than the ISR may yet lead. Log ends are *next* offsets; `now` is
+monotonic, in seconds.
 
 The maximal ISR is what the controller may have by now: the ISR last seen in the metadata, and
 whatever was proposed since. A proposal is given up only when newer metadata arrives or the
@@ -83,6 +84,8 @@ class Leader:
     min_isr: int
     synced_counts: bool
     """Whether the own log end counts only up to what is synced."""
+    is_contested: bool = False
+    """Whether others than the ISR may yet lead: they hold what is committed, so nothing more is."""
     epoch_start: int
     """Where this epoch began; assigned at the log end before any append."""
     log_end: int
@@ -114,8 +117,13 @@ class Leader:
 
     @property
     def has_enough(self) -> bool:
-        """Whether enough replicas are in sync for the watermark to advance (KIP-966)."""
+        """Whether enough replicas are in sync."""
         return len(self.isr) >= self.effective_min_isr
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the watermark may advance (KIP-966)."""
+        return self.has_enough and not self.is_contested
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
@@ -257,6 +265,8 @@ class Leader:
         isr: tuple[int, ...],
         partition_epoch: int,
         now: float,
+        *,
+        is_contested: bool = False,
     ) -> int:
         """The same leader epoch by newer metadata; the high watermark after that."""
         if partition_epoch > self.partition_epoch:
@@ -266,6 +276,7 @@ class Leader:
                     self.remotes[broker].caught_up_at = NEVER
                     self.remotes[broker].contact = None
             self.replicas, self.isr, self.partition_epoch = replicas, isr, partition_epoch
+            self.is_contested = is_contested
             self.proposal, self.suspects, self.is_settled = None, (), False
             self._meet_replicas(now)
         return self.advance(now)
@@ -306,7 +317,7 @@ class Leader:
 
     def advance(self, now: float) -> int:
         """Recompute the high watermark; it only rises."""
-        if self.has_enough:
+        if self.may_commit:
             maximal = self.maximal_isr
             ends = [self.synced_end if self.synced_counts else self.log_end]
             for broker, remote in self.remotes.items():

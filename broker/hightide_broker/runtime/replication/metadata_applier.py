@@ -85,6 +85,8 @@ class MetadataApplier:
         self._pending_deletes = pending_deletes
         self._broker = broker
         self._broker_epoch = -1
+        self._carried_out = 0
+        """Up to where the metadata is."""
         self._disk = disk
         self._lag_max_s = config.seconds(keys.REPLICA_LAG_TIME_MAX_MS)
         self._pause_max_s = config.seconds(keys.REPLICA_FETCH_BACKOFF_MS)
@@ -136,6 +138,9 @@ class MetadataApplier:
         wanted = [_Wanted(image.topics_by_id[topic_id], number) for topic_id, number in touched]
         await self._have(image, [each for each in wanted if self._broker in each.state.replicas])
         self._replicas.troubles.tell_leaderless()
+        if any(since > self._carried_out for *_, since in image.contested_of(self._broker)):
+            self._replicas.troubles.contested()
+        self._carried_out = image.offset
 
     def _see_brokers(self, image: ClusterImage) -> None:
         """Raises `NodeMustStop` once another process is this broker: what is decided for that one

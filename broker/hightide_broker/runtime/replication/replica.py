@@ -169,6 +169,7 @@ class Replica:
             replicas=state.replicas,
             isr=state.isr,
             partition_epoch=state.partition_epoch,
+            is_contested=state.is_contested,
             min_isr=self.config.min_isr,
             synced_counts=self.config.synced,
             lag_max_s=lag_max_s,
@@ -189,16 +190,17 @@ class Replica:
         assert leadership is not None, f"{self!r} does not lead"
         leader = leadership.leader
         before = set(leader.isr)
-        leader.on_metadata(state.replicas, state.isr, state.partition_epoch, self._now())
+        facts = state.replicas, state.isr, state.partition_epoch
+        leader.on_metadata(*facts, self._now(), is_contested=state.is_contested)
         self.recompute()
-        after = set(leader.isr)
-        if before - after:
+        left, joined = before - {*leader.isr}, {*leader.isr} - before
+        if left:
             # A session holds what is in sync: who was taken out asks by itself, and so comes back.
             leadership.look_again()
         if not leader.has_enough:
             self._let_go(leader.too_few(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         self.tell(self)
-        return before - after, after - before
+        return left, joined
 
     def recompute(self) -> None:
         """Time passed, or brokers came and went: the watermark may have moved."""

@@ -129,7 +129,7 @@ class Replicas:
     @property
     def news(self) -> Watermark:
         """Rises when there is something that the controller should hear at once: a replica went
-        offline, or nobody leads it."""
+        offline, or nobody leads it, or it is in sync and others may yet lead."""
         return self.troubles.count
 
     def offline(self) -> list[c.OfflineReplica]:

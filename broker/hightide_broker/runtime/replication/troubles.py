@@ -49,6 +49,11 @@ class Troubles:
             self._lost.append(name)
         self._count()
 
+    def contested(self) -> None:
+        """Others than those in sync, of which this broker is one, may yet lead a partition: nothing
+        commits there before the controller has heard of all that are in sync."""
+        self._count()
+
     def led(self, name: str) -> None:
         """A partition has a leader."""
         if self._leaderless and name in self._leaderless:

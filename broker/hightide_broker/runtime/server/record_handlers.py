@@ -405,6 +405,11 @@ def _each(parts: Sequence[P], answer: Callable[[P], R], result: _Refusable[R]) -
 def _held_up(replica: Replica, offset: int) -> str:
     """Why records below an offset are not committed, as the end of a sentence."""
     leader = replica.leader  # of this epoch: who led on waits on
+    if leader is not None and leader.is_contested:
+        return (
+            f". Others than those in sync, {list(leader.isr)}, may yet lead: a controller has to "
+            "hear of these first"
+        )
     if leader is None or not (waits_for := leader.waits_for(offset)):
         return ""
     return (
