@@ -72,6 +72,20 @@ def test_it_waits_for_them_no_longer_than_a_session() -> None:
     assert cluster.partition("a").leader == 1
 
 
+def test_who_is_just_back_is_heard_before_another_one_leads() -> None:
+    """Its first heartbeat unfences it, and says nothing yet of a log that may be the longest."""
+    cluster = in_sync_alone()
+    cluster.register(1)
+    cluster.now += SESSION_S - 0.2
+    says(cluster, 0, 1)
+    cluster.now += 0.2
+    cluster.heartbeat(1, leaderless=[])
+    assert cluster.image.is_active(1)
+    assert cluster.partition("a").leader == NONE
+    says(cluster, 1, 32)
+    assert cluster.partition("a").leader == 1
+
+
 def test_who_finds_its_log_damaged_hands_it_to_nobody_unheard() -> None:
     cluster = darkened("synced")
     cluster.register(0)

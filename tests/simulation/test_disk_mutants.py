@@ -21,7 +21,6 @@ NOTICED_BY = {
     "the_shortest_log_is_taken_for_the_longest": 1,
     "a_thawed_process_takes_its_successors_registration_for_its_own": 24,
     "an_offline_replica_is_given_up_even_if_nobody_else_can_lead": 154,
-    "what_a_failed_sync_left_is_not_written_again": 22,
     "a_name_is_put_before_an_ending_however_long_it_is": 13,
     "the_names_of_new_files_are_not_made_durable": 1,
     "epochs_that_are_not_in_their_file_are_missed": 2,

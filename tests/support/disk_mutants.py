@@ -244,11 +244,6 @@ def epochs_that_are_not_in_their_file_are_missed():
 
 
 @of_replicas
-def what_a_failed_sync_left_is_not_written_again():
-    return planted(recovery, "_write_again", nothing)
-
-
-@of_replicas
 def a_name_is_put_before_an_ending_however_long_it_is():
     def too_long(disk, directory, name, mark):
         path = f"{directory}/{name}.{mark}"

@@ -20,7 +20,6 @@ LONG = {
     "of_several_news_all_but_one_are_dropped",
     "the_longer_log_counts_instead_of_the_later_epoch",
     "a_thawed_process_takes_its_successors_registration_for_its_own",
-    "what_a_failed_sync_left_is_not_written_again",
     "what_is_not_committed_is_compacted",
     "what_was_synced_is_judged_by_todays_setting",
 }

@@ -66,12 +66,15 @@ class Partitions:
             self._image.setting(topic.name, UNCLEAN),
             self._image.feature_levels().get(CONTESTED, 0) > 0,
             self.log_ends.of(topic.topic_id, number, topic.partitions[number].leader_epoch),
-            self._untold(topic, number),
+            self._untold(topic, number, may_lead),
         )
 
-    def _untold(self, topic: TopicState, number: int) -> tuple[int, ...]:
-        state = topic.partitions[number]
-        expected = [b for b in state.replicas if b in self.awaited or self._image.is_active(b)]
+    def _untold(
+        self, topic: TopicState, number: int, may_lead: Callable[[int], bool]
+    ) -> tuple[int, ...]:
+        """`may_lead`: the image does not know yet of who is just being unfenced."""
+        state, is_active = topic.partitions[number], self._image.is_active
+        expected = [b for b in state.replicas if b in self.awaited or is_active(b) or may_lead(b)]
         return self.log_ends.untold(topic.topic_id, number, state.leader_epoch, expected)
 
     def _all(self) -> Iterator[tuple[TopicState, int, PartitionState]]:
@@ -402,7 +405,7 @@ class Partitions:
     def _check_heard(self, topic: TopicState, number: int) -> None:
         """Raise `Refused` while the longest log may be one of which nothing is known yet: it would
         be cut."""
-        if untold := self._untold(topic, number):
+        if untold := self._untold(topic, number, self._image.is_active):
             raise Refused(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{topic.name}-{number}: brokers {list(untold)} have not said yet how far their "
