@@ -186,8 +186,8 @@ def why_there(part: PartitionDescription, lanes: list[View], min_isr: int) -> st
         )
     if others := [*part.elr, *part.last_known_elr]:
         return (
-            f"it stands: {others} may yet lead, until the controller has heard of all that are in "
-            f"sync"
+            f"it stands: {others} may yet lead, until the controller has heard the leader and "
+            f"enough in sync"
         )
     members = [lane for lane in lanes if lane["broker"] in part.isr and lane["log_end"] >= 0]
     slowest = min(members, key=lambda lane: lane["log_end"], default=leader)

@@ -83,8 +83,9 @@ def test_an_acknowledged_record_costs_few_turns_of_the_event_loops(bench, words)
     the leader by the record and by what two followers ask, each by the end of its sync. More would
     be hops from task to task."""
     told = bench("e2e", "--brokers", "3", "-n", "100", "--acks", "all", *words)
-    assert 1 <= told["passes_per_ack_leader"] <= LEADER_PASSES_MAX
-    assert 1 <= told["passes_per_ack_follower"] <= FOLLOWER_PASSES_MAX
+    # One pass may serve two records, where it comes late.
+    assert 0 < told["passes_per_ack_leader"] <= LEADER_PASSES_MAX
+    assert 0 < told["passes_per_ack_follower"] <= FOLLOWER_PASSES_MAX
 
 
 def test_segments_have_a_line_for_each_number(bench):

@@ -76,7 +76,7 @@ WHY = {
     "others may yet lead": (
         part(isr=(1, 2), elr=(3,)),
         held(b1=(10, 7), b2=(10, 7), b3=(10, 7)),
-        "it stands: [3] may yet lead, until the controller has heard of all that are in sync",
+        "it stands: [3] may yet lead, until the controller has heard the leader and enough in sync",
     ),
     "fewer replicas than the minimum": (
         part(replicas=(1,), isr=(1,)),

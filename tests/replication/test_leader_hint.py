@@ -76,6 +76,30 @@ async def test_who_waited_on_in_a_new_epoch_hears_who_is_in_sync_in_that_one(
     assert f"In sync are {[ME, TWO]}, and {[TWO]} have not fetched them" in late.message
 
 
+@pytest.mark.parametrize("in_a_new_epoch", [True, False])
+async def test_who_waits_while_others_may_yet_lead_hears_so_and_then_is_answered(
+    nursery, autojump_clock, in_a_new_epoch
+):
+    """What those hold who left the ISR last is all that is committed, until they are let go."""
+    here, answers = Here(), []
+    await here.create()
+    here.run_agenda(nursery)
+    contested = {"isr": (ME,), "elr": (TWO,), "last_known_elr": (THREE,)}
+    await here.change(**contested, **({"leader": ME} if in_a_new_epoch else {}))
+    for _ in range(2):
+        produce(here, acks=m.ACKS_ALL).begin(Asker(lambda reply: answers.append(only(reply))))
+    await trio.sleep(10)
+    for late in answers:
+        assert late.error == ErrorCode.REQUEST_TIMED_OUT
+        assert f"Others than those in sync, {[ME]}, may yet lead: a controller" in late.message
+    produce(here, acks=m.ACKS_ALL).begin(Asker(lambda reply: answers.append(only(reply))))
+    await trio.sleep(1)
+    assert len(answers) == 2
+    await here.change(elr=(), last_known_elr=())
+    await trio.sleep(1)
+    assert (len(answers), answers[2].error) == (3, None)
+
+
 @pytest.mark.parametrize("by", [-1, THREE])
 async def test_a_reader_hears_who_leads(by):
     here = Here()

@@ -170,6 +170,10 @@ class ReplicaChecker:
         (name,) = (name for name, topic_id in self._ids.items() if topic_id == key[0])
         return name, {*state.isr, *state.elr, *state.last_known_elr}
 
+    def isr(self, key: Key) -> set[int]:
+        """Who is in sync by the newest metadata."""
+        return {*self._truth[key].isr} if key in self._truth else set()
+
     def committed_end(self, key: Key) -> int:
         """Before which offset everything is committed."""
         return self._committed[key].end if key in self._committed else 0
@@ -229,7 +233,7 @@ class ReplicaChecker:
         )
         if log_end < seen.log_end:
             self.cuts += 1
-            in_sync = node in self._isr((replica.topic_id, replica.partition))
+            in_sync = node in self.isr((replica.topic_id, replica.partition))
             self._check(
                 not in_sync or log_end >= committed.end,
                 f"{who} was cut below {committed.end}, which is committed, while it is in sync",
@@ -238,10 +242,6 @@ class ReplicaChecker:
             self._check(
                 replica.high_watermark >= seen.watermark, f"{who}: watermark was {seen.watermark}"
             )
-
-    def _isr(self, key: Key) -> tuple[int, ...]:
-        state = self._truth.get(key)
-        return () if state is None else state.isr
 
     def _check_leader(self, replica: Replica, seen: _Seen, committed: _Committed, who: str) -> None:
         leader = replica.leader
@@ -280,7 +280,7 @@ class ReplicaChecker:
         assert replica.leader is not None
         committed.ends[replica.leader.epoch] = end
         self.commits += 1
-        for member in self._isr(key):
+        for member in sorted(self.isr(key)):
             other = self._seen.get((member, key))
             if other is not None and not other.replica.offline:
                 whose = f"{who} commits {end}, and {member}"

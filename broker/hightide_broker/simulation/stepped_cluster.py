@@ -269,11 +269,8 @@ class Table:
 
     def _hear_all(self) -> None:
         """The controller hears of all that are up, and may let go of who else is eligible."""
-
-        def is_up(broker: int) -> bool:
-            return self.brokers[broker].replica is not None
-
-        change = let_go(TOPIC_ID, 0, self.state, self._min_isr, is_up)
+        up = [b for b in self.state.isr if self.brokers[b].replica is not None]
+        change = let_go(TOPIC_ID, 0, self.state, self._min_isr, up)
         if change is not None:
             self._decide(self.state.changed(change))
             self.tell_all()

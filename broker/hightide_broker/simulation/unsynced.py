@@ -7,7 +7,7 @@ they have is there to be read. So what none of those holds is lost when the last
 promise broken; and the rest has to be there in the end, in whatever order machines come back.
 
 Nor may a controller forget who may lead and has everything, unless one who stays had it, too, and
-power, when that was decided.
+power, after that one left the ISR.
 
 This judge is kind still: an offset that was lost once is excused for good.
 """
@@ -37,8 +37,8 @@ class Losses:
         self._records = records
         self._dark: dict[int, float] = {}
         """Node → when its machine lost its power last."""
-        self._may_lead: dict[Key, set[int]] = {}
-        """As of the change before."""
+        self._before: dict[Key, tuple[float, set[int], set[int]]] = {}
+        """Of the change before: when it was decided, the ISR, and who else might lead."""
 
     def power_went(self, machine: Machine) -> None:
         """A machine has lost its power: of what it may lead, nobody expects any more what no
@@ -52,18 +52,27 @@ class Losses:
         """Others may lead than as of this metadata offset. That was decided when it was written,
         and is known only once it is committed: whoever lost its power meanwhile had not lost it
         then."""
-        topic, may_lead = self._replica_checker.may_lead(key)
-        before, self._may_lead[key] = self._may_lead.get(key, may_lead), may_lead
+        _, may_lead = self._replica_checker.may_lead(key)
         decided_at = self._world.checker.decided_at(since)
-        lit = {node for node in may_lead if self._dark.get(node, 0.0) <= decided_at}
-        if lit == may_lead:
-            self._check_forgotten(key, topic, before - may_lead, may_lead)
-        else:
+        isr = self._replica_checker.isr(key)
+        last = self._before.get(key, (0.0, isr, may_lead - isr))
+        self._before[key] = decided_at, isr, may_lead - isr
+        self._check_forgotten(key, last[1] - may_lead, decided_at)
+        # Who had left before was let go on the word of others since: one that lost its power after
+        # it gave that had everything then.
+        self._check_forgotten(key, last[2] - may_lead, last[0])
+        if not self._had_power(may_lead, decided_at):
             self._expect(key)
 
-    def _check_forgotten(self, key: Key, topic: str, gone: set[int], stay: set[int]) -> None:
+    def _had_power(self, nodes: set[int], at: float) -> bool:
+        """Whether none of them lost it after that."""
+        return all(self._dark.get(node, 0.0) <= at for node in nodes)
+
+    def _check_forgotten(self, key: Key, gone: set[int], left_at: float) -> None:
+        topic, stay = self._replica_checker.may_lead(key)
         tp = TopicPartition(topic, key[1])
-        if not any(self._has_all(key, tp, node) for node in stay):
+        is_needed = gone and self._had_power(stay, left_at)
+        if is_needed and not any(self._has_all(key, tp, node) for node in stay):
             needed = [node for node in sorted(gone) if self._has_all(key, tp, node)]
             self._world.require(
                 not needed, f"{tp}: {needed} must not lead, and of {sorted(stay)} nobody has it all"

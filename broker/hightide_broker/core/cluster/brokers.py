@@ -15,6 +15,7 @@ from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.addresses import check_address
 from hightide_broker.core.cluster.changes import (
     AnyChange,
+    ChangePartition,
     FenceBroker,
     RegisterBroker,
     StopBroker,
@@ -163,6 +164,7 @@ class Brokers:
             # By itself: what else is wanted is decided as of after this, with the next heartbeat.
             if not state.fenced:
                 self._sessions.touch(state.broker, state.epoch, request.metadata_offset, now)
+                lost += self._uncontested(state.broker, lost)
             return lost, c.BrokerHeartbeatResponse(
                 caught_up=caught_up, fenced=state.fenced, should_shut_down=False
             )
@@ -178,13 +180,18 @@ class Brokers:
             fenced, changes = True, self.fence([state.broker])
         if not fenced:
             self._sessions.touch(state.broker, state.epoch, request.metadata_offset, now)
-            changes = changes or self._partitions.uncontested(
-                state.broker, self._sessions.offset_of
-            )
+            changes += self._uncontested(state.broker, changes)
         reply = c.BrokerHeartbeatResponse(
             caught_up=caught_up, fenced=fenced, should_shut_down=may_stop
         )
         return changes, reply
+
+    def _uncontested(self, broker: int, changes: Sequence[AnyChange]) -> list[AnyChange]:
+        """What the word of a broker settles, of partitions that these changes leave alone."""
+        changed = [each for each in changes if isinstance(each, ChangePartition)]
+        taken = {(each.topic_id, each.partition) for each in changed}
+        found = self._partitions.uncontested(broker, self._sessions.offset_of)
+        return [each for each in found if (each.topic_id, each.partition) not in taken]
 
     def who_is_well(self, now: float) -> Callable[[int], bool]:
         """Of which brokers this controller has heard lately; others may be gone, and are not given

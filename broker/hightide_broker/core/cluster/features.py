@@ -17,9 +17,7 @@ ROWS = "rows"
 """Level 1: batches of Kafka's rows may be stored."""
 QUOTAS = "quotas"
 """Level 1: a quota may be a fraction."""
-CONTESTED = "contested"
-"""Level 1: a leader commits nothing while others than the ISR may lead."""
-KNOWN_LEVELS: Mapping[str, int] = {ROWS: 1, QUOTAS: 1, CONTESTED: 1}
+KNOWN_LEVELS: Mapping[str, int] = {ROWS: 1, QUOTAS: 1}
 """What this version knows."""
 NO_LEVELS: Mapping[str, int] = MappingProxyType({})
 """Nothing is known of any."""

@@ -304,7 +304,9 @@ class ClusterImage:
             if self._is_synced(topic):
                 topic.synced_since = offset
         if change.key == MIN_ISR.name:
-            self.contested = dict.fromkeys(self.contested, offset + 1)
+            for topic_id, number in self.contested:
+                if change.name in ("", self.topics_by_id[topic_id].name):
+                    self.contested[topic_id, number] = offset + 1
 
     def _is_synced(self, topic: TopicState) -> bool:
         """Whether the metadata says so: without a record each node went by its own file."""

@@ -4,10 +4,10 @@ What holds at every moment: each record that any leader has committed is held by
 ISR and of the ELR. A replica that leaves the ISR has all that is committed until then and stays
 eligible (ELR, KIP-966), unless its disk forgot something. A partition that others than its ISR may
 yet lead is contested: its leader commits nothing. Who else is eligible is let go by a change of its
-own, once the ISR is large enough and each of its members was heard after the last one left
-(`let_go`): before that, who stays may be a machine without power, and who left the
-one that has everything. While nobody leads, nobody commits either: the ISR is empty then, and all
-of it is eligible.
+own, once the leader and as many in sync as `min.insync.replicas` asks for were heard after the last
+one left (`let_go`): before that, who stays may be a machine without power, and who left the one
+that has everything. While nobody leads, nobody commits either: the ISR is empty then, and all of it
+is eligible.
 
 When everybody who was eligible forgot something, nobody leads by itself, with one exception:
 a replica that stopped uncleanly and has its disk still is remembered (`last_known_elr`), and once
@@ -17,7 +17,7 @@ survived.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
@@ -67,8 +67,6 @@ class Rules(NamedTuple):
     min_isr: int
     unclean: bool = False
     """unclean.leader.election.enable."""
-    leaders_wait: bool = True
-    """Whether every leader knows that it commits nothing while its partition is contested."""
     ends: Mapping[int, LogEnd] = NO_ENDS
     """Broker → how far its log reaches, for those who said it since nobody leads."""
     untold: tuple[int, ...] = ()
@@ -106,8 +104,6 @@ def change_partition(
         target = target._replace(leader=leader, isr=(), elr=eligible, last_leader=last_leader)
     else:
         target = _led(target, leader, cuts)
-        if not rules.leaders_wait and len(target.isr) >= rules.min_isr:
-            target = target._replace(elr=(), last_known_elr=())
     change = ChangePartition(
         topic_id=topic_id,
         partition=number,
@@ -128,12 +124,12 @@ def let_go(
     number: int,
     state: PartitionState,
     min_isr: int,
-    was_heard: Callable[[int], bool],
+    heard: Collection[int],
 ) -> ChangePartition | None:
-    """What lets records commit without those that are eligible beside the ISR; None while that is
-    too small, or one of it was not heard after the last of them left or forgot something."""
-    enough = len(state.isr) >= min(min_isr, len(state.replicas))
-    if not (state.is_contested and enough and all(map(was_heard, state.isr))):
+    """What lets records commit without those that are eligible beside the ISR. `heard`: who of that
+    was heard after the last of them left or forgot something; None while it is too few, or not the
+    leader."""
+    if not state.is_contested or state.leader not in heard or len(heard) < min_isr:
         return None
     return ChangePartition(topic_id=topic_id, partition=number, elr=(), last_known_elr=())
 

@@ -14,7 +14,6 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.words import counted
 from hightide_broker.core.cluster.changes import AnyChange, ChangePartition, SetConfig
-from hightide_broker.core.cluster.features import CONTESTED
 from hightide_broker.core.cluster.image import (
     CLUSTER,
     NO_LEADER,
@@ -64,7 +63,6 @@ class Partitions:
             may_lead,
             self._image.setting(topic.name, MIN_ISR),
             self._image.setting(topic.name, UNCLEAN),
-            self._image.feature_levels().get(CONTESTED, 0) > 0,
             self.log_ends.of(topic.topic_id, number, topic.partitions[number].leader_epoch),
             self._untold(topic, number, may_lead),
         )
@@ -175,17 +173,23 @@ class Partitions:
                 _add(changes, change_partition(topic.topic_id, number, partition, rules))
         return changes
 
-    def uncontested(self, broker: int, heard: Callable[[int], int]) -> list[AnyChange]:
-        """`broker` was heard of: where everybody who is in sync has been by now, let go of who else
+    def uncontested(self, broker: int, heard: Callable[[int], int]) -> list[ChangePartition]:
+        """`broker` was heard of: where enough of those in sync have been by now, let go of who else
         is eligible. `heard`: how far a broker said that it has followed the metadata."""
-        changes: list[AnyChange] = []
+        changes = []
         for topic, number, since in self._image.contested_of(broker):
-            state, min_isr = topic.partitions[number], self._image.setting(topic.name, MIN_ISR)
-
-            def knows(member: int, since: int = since) -> bool:
-                return heard(member) >= since
-
-            _add(changes, let_go(topic.topic_id, number, state, min_isr, knows))
+            state = topic.partitions[number]
+            if heard(state.leader) < since:
+                continue  # before all that takes longer
+            told = [
+                member
+                for member in state.isr
+                if heard(member) >= since
+                and not self.log_ends.is_offline(member, topic.topic_id, number)
+            ]
+            min_isr = self._image.setting(topic.name, MIN_ISR)
+            change = let_go(topic.topic_id, number, state, min_isr, told)
+            changes += [change] if change is not None else []
         return changes
 
     def settle(self) -> list[AnyChange]:
