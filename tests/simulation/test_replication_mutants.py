@@ -14,7 +14,7 @@ NOTICED_BY = {
     "a_follower_does_not_name_its_epoch": 1,
     "a_follower_acknowledges_what_it_has_not_synced": 2,
     "news_between_two_requests_of_a_session_are_forgotten": 45,
-    "a_held_partition_does_not_wait_for_records": 248,
+    "a_held_partition_does_not_wait_for_records": 91,
     "of_several_news_all_but_one_are_dropped": 24,
     "a_held_partition_outlives_its_epoch": 134,
     "a_lost_session_takes_along_what_it_held": 1,

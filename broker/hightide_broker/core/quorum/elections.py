@@ -187,7 +187,7 @@ class Elections:
                 epoch = self.epoch + (self.role is Role.RESIGNED)
                 self._become_unattached(epoch, now)
             case Role.PROSPECTIVE:
-                self._lose_pre_vote(now)
+                self._lose(now)
 
     def _check_quorum(self, now: float) -> None:
         """Resign if a majority has not fetched for 1.5 fetch timeouts."""
@@ -271,15 +271,18 @@ class Elections:
         self._announcements.begin(self._others, now)
         self._deadline = now + self._election_timeout()
 
-    def _lose_pre_vote(self, now: float) -> None:
-        """Nobody wants an election now: go back to what was."""
+    def _lose(self, now: float) -> None:
+        """A candidate tries again soon. If nobody wants an election now, go back to what was."""
+        if self.role not in (Role.CANDIDATE, Role.PROSPECTIVE):
+            return
         self._elections_lost += 1
-        if self.leader != NOBODY and self._is_voter:
+        if self.role is Role.PROSPECTIVE and self.leader != NOBODY and self._is_voter:
             self._become_follower(self.leader, self.epoch, now)
-        else:
+            return
+        if self.role is Role.PROSPECTIVE:
             # One that was removed looks around as well: the voters it knows may be others by now.
             self._become_unattached(self.epoch, now)
-            self._deadline = now + self._backoff()
+        self._deadline = now + self._backoff()
 
     def _backoff(self) -> float:
         """Longer and longer with each election lost, and never the same for two voters."""
@@ -346,6 +349,8 @@ class Elections:
                 if self.is_leader:
                     again_in = self._config.fetch_timeout_s / 2
                 self._announcements.failed(event.peer, again_at=now + again_in)
+                if self._votes.miss(event.peer):
+                    self._lose(now)
             return
         assert isinstance(response, c.QuorumResponse), f"{response} to {event.request}"
         if self.heed(response.leader, response.epoch, now) or not is_current:
@@ -379,19 +384,14 @@ class Elections:
         return self.role is Role.UNATTACHED and self.leader == leader
 
     def _count_vote(self, voter: int, response: c.VoteResponse, now: float) -> None:
-        was_lost = self._votes.lost
-        self._votes.count(voter, granted=response.granted and not response.error)
+        comes_to_nothing = self._votes.count(voter, granted=response.granted and not response.error)
         if self._votes.won:
             if self.role is Role.PROSPECTIVE:
                 self._become_candidate(now)
             else:
                 self._become_leader(now)
-        elif self._votes.lost and not was_lost:  # each further no must not put the next try off
-            if self.role is Role.PROSPECTIVE:
-                self._lose_pre_vote(now)
-            else:
-                self._elections_lost += 1
-                self._deadline = now + self._backoff()
+        elif comes_to_nothing:
+            self._lose(now)
 
     # -- following -------------------------------------------------------------------------------
 

@@ -28,17 +28,34 @@ class Votes:
     def __init__(self, voters: tuple[int, ...]) -> None:
         self._voters = voters
         self._votes: dict[int, bool] = {}
+        self._silent: set[int] = set()
+        """Who was asked last without an answer."""
+        self._is_over = False
 
     def begin(self, candidate: int) -> None:
         """A new election: the candidate votes for itself, if it is one of the voters."""
         self._votes = {candidate: True} if candidate in self._voters else {}
+        self._silent, self._is_over = set(), False
         assert not self.lost, f"nobody can elect {candidate}: the voters are {self._voters}"
 
-    def count(self, voter: int, *, granted: bool) -> None:
-        """Count what a voter answered; the last answer of each counts."""
+    def count(self, voter: int, *, granted: bool) -> bool:
+        """Count what a voter answered; the last answer of each counts. Whether the election comes
+        to nothing by that, and did not before: each further no must not put the next try off."""
         # A letter may come twice, or late: an answer by name cannot make two votes of one.
         assert voter in self._voters, f"{voter} votes, and is none of {self._voters}"
         self._votes[voter] = granted
+        self._silent.discard(voter)
+        return self._ends()
+
+    def miss(self, voter: int) -> bool:
+        """A voter gave no answer, and is asked again; as `count`."""
+        if voter in self._voters and voter not in self._votes:
+            self._silent.add(voter)
+        return self._ends()
+
+    def _ends(self) -> bool:
+        was_over, self._is_over = self._is_over, self.lost or self._is_stuck
+        return self._is_over and not was_over
 
     @property
     def won(self) -> bool:
@@ -50,6 +67,13 @@ class Votes:
         """Whether those who can still say yes are no majority."""
         rejected = sum(not granted for granted in self._votes.values())
         return len(self._voters) - rejected < majority_of(len(self._voters))
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether somebody said no, and whoever else could say yes gives no answer: two stood at
+        once, say, and the third one is dead. To wait for that one takes a whole timeout."""
+        said_no = not all(self._votes.values())
+        return said_no and not self.won and {*self._votes, *self._silent} >= {*self._voters}
 
 
 class PendingAnnouncements:
