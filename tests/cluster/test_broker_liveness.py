@@ -21,12 +21,13 @@ from hightide_broker.runtime.cluster.broker_liveness import (
     CONNECT_TIMEOUT_S,
     RETRY_MAX_S,
     RETRY_S,
+    STOOD_S,
     BrokerLiveness,
 )
 from hightide_broker.simulation.network import Weather
 
 CONTROLLER, CONTROLLER_NODE = "controller", 9
-MOMENTS_S = 2 * RETRY_S
+MOMENTS_S = 2 * STOOD_S
 SESSION_S = 9.0
 
 

@@ -66,6 +66,10 @@ class PartitionQueue:
     """A batch that was sent expired, or was refused when it was sent again; whether it is stored is
     not known."""
     backoff_until: float = 0.0
+    tried_epoch: int = -1
+    """The newest leader epoch that something was sent in."""
+    attempts_before: int = 0
+    """How often its first batch had been sent when that epoch was new."""
 
     @property
     def room(self) -> int:
@@ -243,8 +247,9 @@ class Accumulator:
         queue = self._queues[(batch.topic, batch.partition)]
         return queue if len(queue.pending) == 1 and not queue.in_flight else None
 
-    def ready_at(self, queue: PartitionQueue, now: float) -> float:
-        """When the queue's first batch may be sent: now or before, later, or never (infinity)."""
+    def ready_at(self, queue: PartitionQueue, now: float, leader_epoch: int = -1) -> float:
+        """When the queue's first batch may be sent to the leader of that epoch: now or before,
+        later, or never (infinity)."""
         self._resolve(queue)
         if not queue.pending or len(queue.in_flight) >= self._max_in_flight or queue.is_used_up:
             return float("inf")
@@ -269,7 +274,9 @@ class Accumulator:
             or self.waiting_for_memory
         )
         linger_ends = now if waits_not else first.created_at + self._linger_s
-        return max(linger_ends, queue.backoff_until)
+        # Another leader is no reason to wait: it was the one before that failed (KIP-951).
+        is_another = leader_epoch > queue.tried_epoch
+        return linger_ends if is_another else max(linger_ends, queue.backoff_until)
 
     def _resolve(self, queue: PartitionQueue) -> None:
         """Close a gap in the sequence once nothing is in flight."""
@@ -350,6 +357,16 @@ class Accumulator:
         batch.base_offset = base_offset
         batch.log_append_time = log_append_time
         self._finish(queue, batch, None)
+
+    def try_with(self, queue: PartitionQueue, leader_epoch: int) -> None:
+        """What is ready is about to be sent to the leader of that epoch."""
+        if leader_epoch > queue.tried_epoch:
+            queue.tried_epoch, queue.attempts_before = leader_epoch, queue.pending[0].attempts
+
+    def attempts_with_leader(self, batch: Batch) -> int:
+        """How often a batch was sent to the leader that has it now, at least once."""
+        queue = self._queues[(batch.topic, batch.partition)]
+        return max(batch.attempts - queue.attempts_before, 1)
 
     def retry(self, batch: Batch, error: HightideError, *, not_before: float) -> None:
         """The batch is to be sent again, in its place, not before a time."""
@@ -464,7 +481,7 @@ class Accumulator:
         batch.encoded = None
         if queue.retrying and not queue.in_flight and not any(b.attempts for b in queue.pending):
             queue.retrying = False
-            queue.backoff_until = 0.0
+            queue.backoff_until, queue.attempts_before = 0.0, 0
         if queue.is_idle:
             self._active.pop(queue, None)
 

@@ -46,8 +46,8 @@ class ProducerOptions(ClientOptions):
     """How long a record may take from `send` to its outcome, all retries included. Kafka:
     delivery.timeout.ms; raised to linger_ms + request_timeout_ms if it is less."""
     retry_backoff_ms: float = 100
-    """How long to wait before a batch is sent again; doubled each time, up to a second. Kafka:
-    retry.backoff.ms."""
+    """How long to wait before a batch is sent to the same leader again; doubled each time, up to a
+    second. Kafka: retry.backoff.ms."""
     max_in_flight_requests_per_connection: int = 5
     """Batches of a partition on their way at a time. Kafka:
     max.in.flight.requests.per.connection."""

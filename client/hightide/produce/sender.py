@@ -254,8 +254,9 @@ class Sender:
                 leader = self._cluster.metadata.leader(queue.topic, queue.partition)
                 if leader is None or leader.leader != broker:
                     continue
-                ready_at = self.accumulator.ready_at(queue, now)
+                ready_at = self.accumulator.ready_at(queue, now, leader.leader_epoch)
                 if ready_at <= now:
+                    self.accumulator.try_with(queue, leader.leader_epoch)
                     due.append(queue)
                 else:
                     next_at = min(next_at, ready_at)
@@ -282,6 +283,7 @@ class Sender:
         if connection is None or connection.is_sending:
             return False
         try:
+            self.accumulator.try_with(queue, -1 if leader is None else leader.leader_epoch)
             batches, request, records = self._next_request([queue])
             answer = connection.begin_now(request, records, timeout_s=self._request_timeout_s)
         except (BrokerUnreachable, RemoteProtocolError) as error:
@@ -418,7 +420,8 @@ class Sender:
 
     def _not_before(self, batch: Batch) -> float:
         """When a batch that came back may be sent again."""
-        return trio.current_time() + self._cluster.backoff_s(batch.attempts, self._backoff_s)
+        attempts = self.accumulator.attempts_with_leader(batch)
+        return trio.current_time() + self._cluster.backoff_s(attempts, self._backoff_s)
 
     def _tell_retry(self, error: HightideError) -> None:
         """In a task of its own: what a user's callback raises ends the producer, whoever met the

@@ -25,8 +25,11 @@ from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 log = logging.getLogger("hightide.liveness")
 
 CONNECT_TIMEOUT_S = 5.0
-RETRY_S = 0.5
+RETRY_S = 0.05
 RETRY_MAX_S = 10.0
+STOOD_S = 0.5
+"""A line that breaks sooner is made again after a pause, or a broker that lets nobody stay would be
+called without end."""
 
 
 class BrokerLiveness:
@@ -90,7 +93,7 @@ class BrokerLiveness:
                     self.gone.pop(state.broker, None)
                     began = trio.current_time()
                     await _until_it_breaks(stream)
-                    if trio.current_time() - began >= RETRY_S:
+                    if trio.current_time() - began >= STOOD_S:
                         # Its end means something, so the next attempt is not put off.
                         pause = RETRY_S
                         continue
