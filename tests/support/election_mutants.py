@@ -4,6 +4,7 @@ Not a test, as with `mutants.py`: each context breaks one rule, and `test_unsync
 worlds in which nothing is synced notice it.
 """
 
+import msgspec
 from disk_mutants import the_first_log_leads_instead_of_the_longest
 from mutants import Mutant, planted
 from replication_mutants import a_log_is_trusted_after_a_crash
@@ -29,8 +30,10 @@ def who_left_is_let_go_before_the_others_are_heard():
     change_partition = partitions.change_partition
 
     def hasty(topic_id, number, old, rules, **wish):
-        rules = rules._replace(leaders_wait=False)
-        return change_partition(topic_id, number, old, rules, **wish)
+        change = change_partition(topic_id, number, old, rules, **wish)
+        if change is None or len(old.changed(change).isr) < rules.min_isr:
+            return change
+        return msgspec.structs.replace(change, elr=(), last_known_elr=())
 
     return planted(partitions, "change_partition", hasty)
 
