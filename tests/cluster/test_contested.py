@@ -2,9 +2,8 @@
 
 Goal: whoever left the ISR last, or forgot something, stays eligible until the leader and as many as
 have to be in sync were alive after that; and meanwhile nothing commits, or who is eligible would
-miss it. Method: one
-controller decides, and hears brokers only when a test says so; one partition is looked at. What
-the same does to real brokers is in `simulation/test_unsynced.py`.
+miss it. Method: one controller decides, and hears brokers only when a test says so; one partition
+is looked at. What the same does to real brokers is in `simulation/test_unsynced.py`.
 """
 
 from __future__ import annotations
@@ -13,40 +12,18 @@ from typing import Any
 
 import pytest
 from controller_cluster import NONE, ControlledCluster, cluster_of
+from test_waited_for import OFFLINE, killed, says, stopped, who
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
-from hightide_broker.core.cluster.controller import Decision
 from hightide_broker.core.cluster.image import ClusterImage, PartitionState
 from hightide_broker.core.cluster.partition_changes import let_go
-
-OFFLINE = c.OfflineReplica(topic_id="id-1", partition=0)
 
 
 def heard_when_told(*brokers: int, **configs: Any) -> ControlledCluster:
     cluster = cluster_of(*brokers, flush="replicated", **configs)
     cluster.hears_all = False
     return cluster
-
-
-def who(cluster: ControlledCluster) -> dict[str, Any]:
-    state = cluster.partition("a")
-    known = {"elr": state.elr, "last_known": state.last_known_elr}
-    return {"leader": state.leader, "isr": state.isr} | {k: v for k, v in known.items() if v}
-
-
-def says(cluster: ControlledCluster, broker: int, end: int) -> None:
-    cluster.heartbeat(broker, leaderless=cluster.leaderless(broker, (0, end)))
-
-
-def stopped(cluster: ControlledCluster, broker: int) -> None:
-    cluster.begin_stop(broker)
-
-
-def killed(cluster: ControlledCluster, broker: int) -> None:
-    gone = {broker: cluster.image.brokers[broker].epoch}
-    decision = Decision(cluster.controller.brokers.fence_gone(gone, cluster.now), m.Message())
-    cluster.commit(decision)
 
 
 def restarted(cluster: ControlledCluster, broker: int) -> None:

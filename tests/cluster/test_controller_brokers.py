@@ -22,7 +22,6 @@ from hightide_broker.core.cluster.changes import (
     UnfenceBroker,
     decode_change,
 )
-from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import BrokerState, PartitionState
 
 
@@ -41,16 +40,7 @@ def test_a_registered_broker_is_fenced_and_its_epoch_is_the_offset_of_its_record
     cluster = ControlledCluster(7)
     assert cluster.register(4, incarnation="a", directory="d") == 5
     assert cluster.image.brokers[4] == BrokerState(
-        4,
-        5,
-        "a",
-        "localhost",
-        19092,
-        "r1",
-        ("broker",),
-        fenced=True,
-        directory="d",
-        features=KNOWN_LEVELS,
+        4, 5, "a", "localhost", 19092, "r1", ("broker",), fenced=True, directory="d"
     )
     assert not cluster.image.is_active(4)
     assert not cluster.image.is_active(99), "nobody knows it"

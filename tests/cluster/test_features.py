@@ -30,13 +30,11 @@ def test_the_cluster_has_the_lowest_level_of_all_brokers_fenced_or_not() -> None
 
 
 def test_the_level_rises_with_the_last_broker_that_is_upgraded() -> None:
-    cluster = ControlledCluster()
-    for each in (1, 2):
-        cluster.register(each, features={})
+    cluster = ControlledCluster(1, 2)
     assert cluster.image.feature_levels() == {}
     cluster.register(1, features=dict(KNOWN_LEVELS))
     assert cluster.image.feature_levels().get(ROWS, 0) == 0
-    cluster.register(1, features={})
+    cluster.register(1)
     cluster.register(1, features=dict(KNOWN_LEVELS))
     cluster.register(2, features=dict(KNOWN_LEVELS))
     assert cluster.image.feature_levels() == KNOWN_LEVELS
@@ -48,7 +46,7 @@ def test_a_broker_that_knows_less_than_all_others_is_refused(broker: int) -> Non
     for each in (1, 2):
         cluster.register(each, features={ROWS: 1})
     size = len(cluster.log)
-    assert refusal(cluster.register, broker, features={}) == ErrorCode.UNSUPPORTED_VERSION
+    assert refusal(cluster.register, broker) == ErrorCode.UNSUPPORTED_VERSION
     assert len(cluster.log) == size
     cluster.register(broker, features={ROWS: 1, "new": 1})
     assert cluster.image.feature_levels()[ROWS] == 1

@@ -96,12 +96,12 @@ def test_a_log_of_which_nothing_is_known_yet_may_be_the_longest() -> None:
     assert who(cluster)["leader"] == 2
 
 
-def stopped(cluster: ControlledCluster) -> None:
-    cluster.begin_stop(0)
+def stopped(cluster: ControlledCluster, broker: int = 0) -> None:
+    cluster.begin_stop(broker)
 
 
-def killed(cluster: ControlledCluster) -> None:
-    gone = {0: cluster.image.brokers[0].epoch}
+def killed(cluster: ControlledCluster, broker: int = 0) -> None:
+    gone = {broker: cluster.image.brokers[broker].epoch}
     decision = Decision(cluster.controller.brokers.fence_gone(gone, cluster.now), m.Message())
     cluster.commit(decision)
     assert any(isinstance(change, FenceBroker) for change in cluster.changes)

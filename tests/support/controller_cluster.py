@@ -23,7 +23,6 @@ from hightide_broker.core.cluster.changes import (
     encode_change,
 )
 from hightide_broker.core.cluster.controller import Controller, Decision
-from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import ClusterImage, PartitionState
 
 OURS = "cluster-1"
@@ -126,7 +125,7 @@ class ControlledCluster:
             previous_broker_epoch=previous,
             directory=f"disk-{broker}" if directory is None else directory,
             runs=runs,
-            features=KNOWN_LEVELS if features is None else features,
+            features=features or {},
         )
         promised = self.commit(self.controller.register_broker(request, self.now)).broker_epoch
         epoch = self.image.brokers[broker].epoch

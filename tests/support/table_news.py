@@ -13,7 +13,6 @@ from typing import NamedTuple
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.records import Buffer
-from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage, PartitionState, TopicState
 from hightide_broker.core.cluster.partitions import Partitions
 from hightide_broker.core.replication.follower import AskOffsets, Step
@@ -201,9 +200,7 @@ class NewsTable(Table):
         image = ClusterImage()
         for each in self.brokers.values():
             epoch, fenced = self.registered[each.id], each.id not in self.active
-            image.brokers[each.id] = BrokerState(
-                each.id, epoch, "", "", 0, "", (), fenced, features=KNOWN_LEVELS
-            )
+            image.brokers[each.id] = BrokerState(each.id, epoch, "", "", 0, "", (), fenced)
         topic = TopicState(TOPIC, TOPIC_ID, [self.state])
         image.topics[TOPIC] = image.topics_by_id[TOPIC_ID] = topic
         image.configs[("topic", TOPIC)] = {"min.insync.replicas": str(self._min_isr)}

@@ -278,12 +278,13 @@ class Sender:
         if self.accumulator.ready_at(queue, now) > now:
             return False
         leader = self._cluster.metadata.leader(batch.topic, batch.partition)
-        broker = -1 if leader is None else leader.leader
-        connection = self._cluster.connection_now(broker) if broker in self._senders else None
+        if leader is None or leader.leader not in self._senders:
+            return False
+        connection = self._cluster.connection_now(leader.leader)
         if connection is None or connection.is_sending:
             return False
         try:
-            self.accumulator.try_with(queue, -1 if leader is None else leader.leader_epoch)
+            self.accumulator.try_with(queue, leader.leader_epoch)
             batches, request, records = self._next_request([queue])
             answer = connection.begin_now(request, records, timeout_s=self._request_timeout_s)
         except (BrokerUnreachable, RemoteProtocolError) as error:

@@ -189,7 +189,8 @@ class Partitions:
             ]
             min_isr = self._image.setting(topic.name, MIN_ISR)
             change = let_go(topic.topic_id, number, state, min_isr, told)
-            changes += [change] if change is not None else []
+            if change is not None:
+                changes.append(change)
         return changes
 
     def settle(self) -> list[AnyChange]:

@@ -276,10 +276,10 @@ class Elections:
         if self.role not in (Role.CANDIDATE, Role.PROSPECTIVE):
             return
         self._elections_lost += 1
-        if self.role is Role.PROSPECTIVE and self.leader != NOBODY and self._is_voter:
-            self._become_follower(self.leader, self.epoch, now)
-            return
         if self.role is Role.PROSPECTIVE:
+            if self.leader != NOBODY and self._is_voter:
+                self._become_follower(self.leader, self.epoch, now)
+                return
             # One that was removed looks around as well: the voters it knows may be others by now.
             self._become_unattached(self.epoch, now)
         self._deadline = now + self._backoff()

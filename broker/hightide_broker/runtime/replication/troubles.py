@@ -51,7 +51,7 @@ class Troubles:
 
     def contested(self) -> None:
         """Others than those in sync, of which this broker is one, may yet lead a partition: nothing
-        commits there before the controller has heard of all that are in sync."""
+        commits there before the controller has heard of enough that are in sync."""
         self._count()
 
     def led(self, name: str) -> None:
