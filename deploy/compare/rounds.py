@@ -177,8 +177,19 @@ class Round:
             ("consume", "consume", "small", small, SMALL),
         ):
             self._keep(name, self._run(work, topic=topic, records=count, size=size))
+        self._send_otherwise()
         own_way = "consume_eager" if self._system == "kafka" else "poll_arrow"
         self._keep(own_way, self._run(own_way, topic="small", records=small, size=SMALL))
+
+    def _send_otherwise(self) -> None:
+        """Where a system by default syncs before it acknowledges, without; or the other way."""
+        is_kafka = self._system == "kafka"
+        kind, configs = ("synced", SYNCED) if is_kafka else ("replicated", REPLICATED)
+        for name, of, size in (("send", "small", SMALL), ("send_large", "large", LARGE)):
+            topic, told = f"{of}-{kind}", configs[self._system]
+            count = self._setting.records(of)
+            found = self._run("send", topic=topic, configs=told, records=count, size=size)
+            self._keep(f"{name}_{kind}", found)
 
     def _acks(self) -> None:
         count = self._setting.records("acks")
