@@ -344,7 +344,9 @@ def one_round(leader: Place, here: Place) -> str:
     log, question = leader.log, here.ask()
     bounds = {"watermark": log.log_end, "log_start": log.log_start}
     try:
-        parting = diverging(question, own_log(leader.replica), leader.replica.name)
+        found = log.epochs.end_offset_for(question.last_fetched_epoch, log.log_end)
+        here_is = {"log_start": log.log_start, "log_end": log.log_end}
+        parting = diverging(question, *found, **here_is, name=leader.replica.name)
         offset, end = question.fetch_offset, log.log_end
         part = None
         if parting is None:

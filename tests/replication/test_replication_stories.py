@@ -117,7 +117,7 @@ def a_new_follower_cuts_at_its_watermark():
 
 
 def logs_are_not_compared():
-    return planted(fetch_handler, "diverging", lambda *_: None)
+    return planted(fetch_handler, "diverging", lambda *_, **__: None)
 
 
 def one_is_enough():

@@ -18,7 +18,7 @@ from hightide_broker.kafka.reading import Fields
 from hightide_broker.kafka.writing import Attached
 from hightide_broker.runtime.base.call import Later, Reply
 from hightide_broker.runtime.base.slices import in_slices
-from hightide_broker.runtime.server.tongue import Ask, Errand, Parts, Question, size_of
+from hightide_broker.runtime.server.tongue import Ask, Errand, Parts, Question
 
 Answer = Callable[[Any, Sequence[Attached]], Fields]
 """Kafka's answer, of ours and of what is attached to it."""
@@ -62,7 +62,7 @@ class KafkaTicket:
         self.rest = rest
 
     def framing(self, body: Message, parts: Sequence[Buffer | FilePart]) -> Steps[Parts]:
-        attached = [Attached(part, size_of(part)) for part in parts]
+        attached = [Attached(part, len(part)) for part in parts]
         return _framing(self._asked, self.answer(body, attached))
 
     def refusing(self, refusal: Refused) -> Steps[Parts] | None:

@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from hightide.net.background import ki_protected, open_background, start
+from hightide.net.clock import loop_clock
 from hightide.net.outbox import Outbox, SendTimeout
 from hightide.net.ports import Network, Stream
 from hightide.protocol import wire
@@ -48,6 +49,7 @@ class FrameReader:
 
     def __init__(self, stream: Stream, *, frame_limit: int = wire.FRAME_BYTES_MAX) -> None:
         self._stream = stream
+        self._now = loop_clock()
         self._limit = frame_limit
         self._buffer = bytearray(READ_BYTES_MIN)
         self._start = 0
@@ -112,7 +114,7 @@ class FrameReader:
             with memoryview(body)[filled:] as view:
                 wanted = length - filled if length >= LARGE_BYTES else 1
                 count = await self._stream.receive_into(view, wanted)
-            self.read_at = trio.current_time()
+            self.read_at = self._now()
             if count == 0:
                 raise RemoteProtocolError(
                     f"stream ended {counted(length - filled, 'byte')} before a frame did"
@@ -128,22 +130,25 @@ class FrameReader:
                 if self._end > self._start:
                     raise RemoteProtocolError(f"stream ended inside {what}")
                 return False
-            self.read_at = trio.current_time()
+            self.read_at = self._now()
             self._end += received
             self._last_read = received
         return True
 
     def _make_room(self) -> None:
         """For the next read: twice as much if the last one was full, half if it brought little."""
-        rest, size = self._buffer[self._start : self._end], len(self._buffer)
+        unread, size = self._end - self._start, len(self._buffer)
+        wanted = size
         if self._end == size and size < READ_BYTES_MAX:
-            size *= 2
-        elif not rest and self._last_read < size // 8 and size > READ_BYTES_MIN:
-            size //= 2
-        if size != len(self._buffer):
-            self._buffer = bytearray(size)
-        self._buffer[: len(rest)] = rest
-        self._start, self._end = 0, len(rest)
+            wanted = size * 2
+        elif not unread and self._last_read < size // 8 and size > READ_BYTES_MIN:
+            wanted = size // 2
+        if unread or wanted != size:
+            rest = self._buffer[self._start : self._end]
+            if wanted != size:
+                self._buffer = bytearray(wanted)
+            self._buffer[:unread] = rest
+        self._start, self._end = 0, unread
 
 
 class Answer:

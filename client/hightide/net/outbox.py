@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import trio
 
 from hightide.net.background import Bell
+from hightide.net.clock import loop_clock
 from hightide.net.ports import Stream
 from hightide.protocol.records import Buffer
 from hightide.protocol.wire import drop_sent
@@ -31,12 +32,16 @@ async def send_all(stream: Stream, buffers: Sequence[Buffer]) -> None:
             await stream.wait_writable()
 
 
-class FilePart(NamedTuple):
-    """Bytes of an open file."""
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Bytes of an open file; as long as they are."""
 
     descriptor: int
     position: int
     size: int
+
+    def __len__(self) -> int:
+        return self.size
 
 
 class SendTimeout(Exception):
@@ -76,6 +81,7 @@ class Outbox:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._now = loop_clock()
         self._messages: deque[_Message] = deque()
         self._until = 0.0
         """When the time of the first is up."""
@@ -98,9 +104,9 @@ class Outbox:
         called once it has left, too, or never will: until then its parts are used."""
         self._messages.append(_Message(parts, sent, timeout_s))
         if len(self._messages) == 1:
-            self._until = trio.current_time() + timeout_s
             self._push()
             if self._messages:
+                self._until = self._now() + timeout_s
                 self._more.set()
 
     async def wait_empty(self) -> None:
@@ -140,7 +146,7 @@ class Outbox:
             if not first.left:
                 self._messages.popleft()
                 if self._messages:
-                    self._until = trio.current_time() + self._messages[0].timeout_s
+                    self._until = self._now() + self._messages[0].timeout_s
                 first.sent()
         if not self._messages:
             self._emptied.ring()

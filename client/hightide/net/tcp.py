@@ -88,11 +88,13 @@ class SocketStream:
                 self._wake_at(min(wanted, WAKE_BYTES_MAX))
                 await trio.lowlevel.wait_readable(self._socket)
                 self._without_turn = 0
-            with suppress(BlockingIOError):
+            try:
                 found = read()
+            except BlockingIOError:
+                must_wait = True
+            else:
                 self.has_spoken = True
                 return found
-            must_wait = True
 
     def _wake_at(self, count: int) -> None:
         if count != self._woken_at:

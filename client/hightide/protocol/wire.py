@@ -185,13 +185,13 @@ def frame_head(message: bytes, attachment_sizes: Sequence[int]) -> bytes:
 
 def drop_sent(pending: list[memoryview], sent: int) -> None:
     """Leave of `pending` what a scatter send has not sent yet."""
-    done = 0
-    while done < len(pending) and sent >= len(pending[done]):
-        sent -= len(pending[done])
-        done += 1
-    del pending[:done]
-    if sent:
-        pending[0] = pending[0][sent:]
+    for done, buffer in enumerate(pending):
+        size = len(buffer)
+        if sent < size:
+            pending[: done + 1] = [buffer[sent:]]
+            return
+        sent -= size
+    pending.clear()
 
 
 def frame_buffers(message: bytes, attachments: Sequence[Buffer]) -> list[Buffer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from hightide.protocol.errors import ErrorCode, Refused, did_you_mean
 from hightide_broker.core.cluster.config_key import Key, Unfit
@@ -48,7 +48,8 @@ class TopicConfig:
         # Asked for with every batch: the text is read once.
         if key.name not in self._parsed:
             self._parsed[key.name] = key.value(self.values[key.name])
-        return cast("T", self._parsed[key.name])
+        value: T = self._parsed[key.name]
+        return value
 
     @property
     def is_compacted(self) -> bool:

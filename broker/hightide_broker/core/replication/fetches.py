@@ -12,7 +12,6 @@ from collections.abc import Callable
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum.divergence import divergence
-from hightide_broker.core.replication.follower import OwnLog
 from hightide_broker.core.replication.leader import Leader
 
 
@@ -44,17 +43,19 @@ def check_reader(request: m.FetchRequest, offset: int, name: str, *, has_rows: b
         )
 
 
-def diverging(part: m.FetchPartition, log: OwnLog, name: str) -> m.EpochEnd | None:
+def diverging(
+    part: m.FetchPartition, found: int, end: int, *, log_start: int, log_end: int, name: str
+) -> m.EpochEnd | None:
     """Where the logs part, if they do before the fetch offset; None if they agree, or it is not
-    asked. Raises `Refused` OFFSET_OUT_OF_RANGE where this log does not reach back so far."""
+    asked. Of the epochs here, `found` is the newest not above the one that is named, and ends at
+    `end`. Raises `Refused` OFFSET_OUT_OF_RANGE where this log does not reach back so far."""
     if part.last_fetched_epoch < 0:
         return None
-    found, end = log.end_offset_for(part.last_fetched_epoch)
-    if found < 0 or part.fetch_offset < log.log_start:
+    if found < 0 or part.fetch_offset < log_start:
         raise Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"{name}: offset {part.fetch_offset} of epoch {part.last_fetched_epoch}, "
-            f"the log holds {log.log_start} to {log.log_end}",
+            f"the log holds {log_start} to {log_end}",
         )
     return divergence(part.last_fetched_epoch, part.fetch_offset, found, end)
 

@@ -321,13 +321,17 @@ class Leader:
             maximal = self.maximal_isr
             ends = [self.synced_end if self.synced_counts else self.log_end]
             for broker, remote in self.remotes.items():
-                # One that is about to join is waited for, so that it need not chase the watermark.
-                joining = self.is_caught_up(remote, now) and self.is_eligible(broker)
-                if broker in maximal or (joining and remote.log_end != UNKNOWN):
+                if broker in maximal or self._is_joining(broker, remote, now):
                     ends.append(remote.log_end)
             self.high_watermark = max(self.high_watermark, min(ends))
         self.check_invariants()
         return self.high_watermark
+
+    def _is_joining(self, broker: int, remote: Remote, now: float) -> bool:
+        """Whether it is about to join: it is waited for, so that it need not chase the
+        watermark."""
+        is_known = remote.log_end != UNKNOWN
+        return is_known and self.is_caught_up(remote, now) and self.is_eligible(broker)
 
     def _expand(self, broker: int, remote: Remote) -> None:
         """Propose a replica that has all that is committed, and all that earlier leaders left."""

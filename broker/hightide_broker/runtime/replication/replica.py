@@ -81,6 +81,8 @@ class Replica:
         self.topic_id = topic_id
         self.partition = partition
         self.tp = TopicPartition(topic, partition)
+        self.name = f"{topic}-{partition}"
+        """As its directory is called."""
         self.config = config
         self.offline = offline
         """Why this replica serves nobody; empty while it is online."""
@@ -120,11 +122,6 @@ class Replica:
     def leader(self) -> Leader | None:
         """What it decides as the leader; None while it is none."""
         return None if self.leadership is None else self.leadership.leader
-
-    @property
-    def name(self) -> str:
-        """`topic-partition`, the name of its directory."""
-        return f"{self.topic}-{self.partition}"
 
     @property
     def log(self) -> Log:

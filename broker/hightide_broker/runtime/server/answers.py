@@ -17,7 +17,7 @@ from hightide.protocol.records import Buffer
 from hightide_broker.runtime.base.call import CloseConnection
 from hightide_broker.runtime.base.slices import in_slices
 from hightide_broker.runtime.server.terms import Terms
-from hightide_broker.runtime.server.tongue import Parts, Ticket, size_of
+from hightide_broker.runtime.server.tongue import Parts, Ticket
 from hightide_broker.storage.file_slice import FileSlice
 
 SENDFILE_BYTES_MIN = 32 << 10
@@ -99,7 +99,7 @@ class Answers:
 
     def send(self, parts: Sequence[Buffer | FilePart], sent: Callable[[], None] = nothing) -> None:
         """Send something after all that was sent before."""
-        total = sum(map(size_of, parts))
+        total = sum(map(len, parts))
         timeout_s = self._terms.write_s + total / CLIENT_BYTES_PER_S_MIN
         self._outbox.put(parts, timeout_s=timeout_s, sent=sent)
 

@@ -18,6 +18,7 @@ import trio
 from msgspec.structs import replace as exchanged
 
 from hightide.net.background import Bell, let_go, single
+from hightide.net.clock import loop_clock
 from hightide.net.connection import FrameReader
 from hightide.net.outbox import FilePart
 from hightide.net.ports import Stream
@@ -57,7 +58,6 @@ from hightide_broker.runtime.server.tongue import (
     Ticket,
     Tongue,
     Unanswerable,
-    size_of,
 )
 
 log = logging.getLogger("hightide.server")
@@ -77,6 +77,7 @@ class ServedConnection:
         session: Session | None = None,
     ) -> None:
         """`session`: the login of its user, where users log in."""
+        self._now = loop_clock()
         self._session = session
         self._door = door
         self._tongue = None if session is None else session.tongue
@@ -98,7 +99,7 @@ class ServedConnection:
         self._answered = Bell()
         self._parked: dict[Parked, str] = {}
         """By the name of its API."""
-        self._heard_at = trio.current_time()
+        self._heard_at = self._now()
         self._throttled: Call[Any] | None = None
         """What was asked last that a quota may be about, without what came with it."""
         self._waits: list[tuple[float, float]] = []
@@ -164,7 +165,7 @@ class ServedConnection:
             finally:
                 hold.release()
                 self._may_be_stopped = True
-                self._heard_at = trio.current_time()
+                self._heard_at = self._now()
 
     @property
     def _due_s(self) -> float:
@@ -178,9 +179,9 @@ class ServedConnection:
         if not self._due_s:
             return
         before, self._may_be_stopped = self._may_be_stopped, True
-        since = trio.current_time()
+        since = self._now()
         await self._terms.muted.wait(self._peer.principal, held, lambda: self._due_s)
-        self._waits.append((since, trio.current_time()))
+        self._waits.append((since, self._now()))
         self._may_be_stopped = before
 
     async def _next_length(self) -> int | None:
@@ -197,7 +198,7 @@ class ServedConnection:
 
     def _look_if_idle(self) -> None:
         """Have the reader end if nothing was said for too long, and nothing is at work."""
-        now, idle_s = trio.current_time(), self._terms.idle_s
+        now, idle_s = self._now(), self._terms.idle_s
         is_idle = self._may_be_stopped and not (self._at_work or self._due_s)
         heard_at = self._heard_at if is_idle else now
         if heard_at + idle_s <= now:
@@ -235,10 +236,10 @@ class ServedConnection:
         """A request of which a part has come at most: no room is taken before it is its turn, and
         waiting for that is no time of its sender's."""
         start = body = None
-        began, receive_s = trio.current_time(), self._terms.receive_s
+        began, receive_s = self._now(), self._terms.receive_s
         with trio.move_on_after(receive_s):
             start = await self._reader.start_of_body(min(length, START_BYTES))
-        left_s = receive_s - (trio.current_time() - began)
+        left_s = receive_s - (self._now() - began)
         if start:
             self._hearing(start).check_length(length, start)
             await self._wait_for_turn(start)
@@ -271,7 +272,7 @@ class ServedConnection:
         self._may_be_followed = may_follow
 
     async def _begin_question(self, heard: Question, length: int) -> None:
-        at = trio.current_time()
+        begun_at = at = self._now()
         course = self._terms.counts.course_of(heard.request, self._reader.read_at)
         call = Call(
             heard.request, heard.attachments, self._peer, heard.client_id, at=at, course=course
@@ -280,9 +281,10 @@ class ServedConnection:
             call = await self._in_time(heard.api, call, length)
             self._terms.counts.throttled(call, self._waits)
             self._waits.clear()
+            begun_at = self._now()
         else:
             self._throttled = None
-        self._terms.counts.enters(call, LOCAL)
+        self._terms.counts.enters(call, LOCAL, begun_at)
         if heard.looks:
             call = await self._terms.handlers.look(heard.api, call)
         with self._terms.agenda.stretch():
@@ -293,7 +295,7 @@ class ServedConnection:
         try:
             outcome = self._outcome(api, call)
         except Refused as refusal:
-            self._terms.counts.answered(call, refusal.code)
+            self._terms.counts.answered(call, self._now(), refusal.code)
             self._refuse(ticket, refusal)
             if api.name in SASL and self._session is not None:
                 told = (refusal.message, self._session.said, self._stream.peer)
@@ -301,16 +303,16 @@ class ServedConnection:
                 raise CloseConnection(refusal.message, reason="login") from refusal
             return
         if outcome is None:
-            self._terms.counts.answered(call)
+            self._terms.counts.answered(call, self._now())
             return
         self._work_begins(ticket)
         if isinstance(outcome, Reply):
             self._answer(ticket, outcome, call)
         elif callable(outcome):
-            self._terms.counts.enters(call, REMOTE)
+            self._terms.counts.enters(call, REMOTE, self._now())
             self._start_soon(self._finish, ticket, outcome, call)
         else:
-            self._terms.counts.enters(call, REMOTE)
+            self._terms.counts.enters(call, REMOTE, self._now())
             self._parked[outcome] = api.name
             outcome.begin(_Asker(self, ticket, outcome, call.begun()))
 
@@ -368,7 +370,7 @@ class ServedConnection:
         try:
             reply = await later()
         except Refused as refusal:
-            self._terms.counts.answered(call, refusal.code)
+            self._terms.counts.answered(call, self._now(), refusal.code)
             self._send_refusal(ticket, refusal)
         else:
             self._answer(ticket, reply, call)
@@ -387,16 +389,16 @@ class ServedConnection:
     async def _asked(self, request: Message, client_id: str) -> Reply:
         """Ask something for an errand. Raises `Refused`."""
         await trio.lowlevel.checkpoint()  # it may ask a thousand times
-        call = Call(request, (), self._peer, client_id, at=trio.current_time())
+        call = Call(request, (), self._peer, client_id, at=self._now())
         try:
             with self._terms.agenda.stretch():
                 outcome = self._outcome(API_BY_REQUEST[type(request)], call)
             reply = outcome if isinstance(outcome, Reply) else await _rest_of(outcome)
         except Refused as refusal:
-            self._terms.counts.answered(call, refusal.code)
+            self._terms.counts.answered(call, self._now(), refusal.code)
             raise
         assert not reply.attachments, "errands bring no records"
-        self._terms.counts.sent(call, reply.body, ())
+        self._terms.counts.sent(call, self._now(), reply.body, ())
         return reply
 
     def answer_parked(self, ticket: Ticket, parked: Parked, reply: Reply, call: Call[Any]) -> None:
@@ -418,7 +420,8 @@ class ServedConnection:
     def _answer(self, ticket: Ticket, reply: Reply, call: Call[Any]) -> None:
         parts: Parts = []
         throttle = self._terms.throttle
-        if reply.attachments and throttle.is_on and throttle.brings_nothing(call):
+        is_limited = throttle.is_on
+        if is_limited and reply.attachments and throttle.brings_nothing(call):
             reply = without_records(reply)
         try:
             if (rest := ticket.rest(reply)) is not None:
@@ -426,9 +429,9 @@ class ServedConnection:
                 return
             # In this stretch: from here on the segment may go, the descriptor stays.
             parts.extend(map(self._answers.open, reply.attachments))
-            sizes = [size_of(part) for part in parts]
-            body = self._told(reply.body, call, sum(sizes))
-            self._terms.counts.sent(call, body, sizes)
+            sizes = [*map(len, parts)]
+            body = self._told(reply.body, call, sum(sizes)) if is_limited else reply.body
+            self._terms.counts.sent(call, self._now(), body, sizes)
             framing = ticket.framing(body, parts)
         except BaseException as error:
             self._answers.close(parts)
@@ -440,7 +443,7 @@ class ServedConnection:
     def _told(self, body: Message, call: Call[Any], size: int) -> Message:
         """The answer, with how long nothing is read of who gets it, if a quota wants that."""
         throttle = self._terms.throttle
-        if not (throttle.is_on and isinstance(body, m.ProduceResponse | m.FetchResponse)):
+        if not isinstance(body, m.ProduceResponse | m.FetchResponse):
             return body
         throttle.charge(call, size)
         due_s = throttle.due_s(call)
@@ -454,7 +457,7 @@ class ServedConnection:
     ) -> None:
         """An answer was sent, or never will be."""
         if call is not None:
-            self._terms.counts.enters(call, LEFT)
+            self._terms.counts.enters(call, LEFT, self._now())
         self._answers.close(parts)
         self._at_work -= 1
         self._answered.ring()

@@ -9,8 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import trio
-
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import ErrorCode, RemoteProtocolError
@@ -85,22 +83,22 @@ class Counts:
         if call.course is not None:
             call.course.leave_out(THROTTLE, waits)
 
-    def enters(self, call: Call[Any], phase: int) -> None:
+    def enters(self, call: Call[Any], phase: int, now: float) -> None:
         """A request comes to a phase."""
         if call.course is not None:
-            call.course.enter(phase, trio.current_time())
+            call.course.enter(phase, now)
 
-    def answered(self, call: Call[Any], error: ErrorCode | None = None) -> None:
+    def answered(self, call: Call[Any], now: float, error: ErrorCode | None = None) -> None:
         """A request has its answer, or needs none."""
-        api, now = API_BY_REQUEST[type(call.request)].name, trio.current_time()
+        api = API_BY_REQUEST[type(call.request)].name
         self.requests[api, error or NO_ERROR] += 1
         self.seconds[api].observe(now - call.at)
         if call.course is not None:
             call.course.enter(SEND, now)
 
-    def sent(self, call: Call[Any], body: m.Message, sizes: Sequence[int]) -> None:
+    def sent(self, call: Call[Any], now: float, body: m.Message, sizes: Sequence[int]) -> None:
         """An answer was given, with attachments of these sizes."""
-        self.answered(call)
+        self.answered(call, now)
         if not isinstance(body, m.ProduceResponse | m.FetchResponse):
             return
         api, by_node = API_BY_REQUEST[type(call.request)].name, _is_replication(call.request)

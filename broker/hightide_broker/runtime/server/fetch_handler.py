@@ -40,9 +40,9 @@ from hightide_broker.core.replication.leader import Contact
 from hightide_broker.runtime.base.agenda import Agenda, Entry
 from hightide_broker.runtime.base.call import Asker, Reply
 from hightide_broker.runtime.base.watermark import Callback, Watermark
-from hightide_broker.runtime.replication.following import own_log
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.storage.file_slice import FileSlice
+from hightide_broker.storage.log import Log
 from hightide_broker.storage.segment import READ_BATCHES_MAX
 
 FETCH_WAIT_MS_MAX = 60_000
@@ -224,10 +224,11 @@ class FetchHandler:
             self._check_follower(request, part, replica)
         else:
             self._check_consumer(request, part, replica)
-        parting = diverging(part, own_log(replica), replica.name)
+        log = replica.log
+        parting = _parting(part, replica, log)
         if parting is None and (broker := self._nearer(request, part, replica)) >= 0:
             return _elsewhere(part, replica, broker), None
-        limit = replica.log.log_end if is_follower else replica.committed.value
+        limit = log.log_end if is_follower else replica.committed.value
         found: FileSlice | None = None
         if parting is None:
             found = replica.read(
@@ -257,7 +258,7 @@ class FetchHandler:
             topic=part.topic,
             partition=part.partition,
             high_watermark=replica.committed.value,
-            log_start_offset=replica.log.log_start,
+            log_start_offset=log.log_start,
             diverging_epoch=parting,
             records=-1 if found is None else len(look.slices),
         )
@@ -273,10 +274,9 @@ class FetchHandler:
             replica.require_leader(part.current_leader_epoch)
 
     def _nearer(self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica) -> int:
-        leader, rack_of = replica.leader, self._brokers.rack_of
-        if leader is None:
+        if not request.rack or (leader := replica.leader) is None:
             return -1
-        return nearer(request, part, leader, replica.log.log_start, rack_of)
+        return nearer(request, part, leader, replica.log.log_start, self._brokers.rack_of)
 
     def _can_wait(self, request: m.FetchRequest) -> bool:
         """Whether nobody waits for a follower to hear of commits: consumers read from those that
@@ -305,6 +305,15 @@ class FetchHandler:
         )
 
 
+def _parting(part: m.FetchPartition, replica: Replica, log: Log) -> m.EpochEnd | None:
+    """Where the log of who asks parts from this one, if it does before the fetch offset. Raises
+    `Refused`."""
+    found, end = log.epochs.end_offset_for(part.last_fetched_epoch, log.log_end)
+    return diverging(
+        part, found, end, log_start=log.log_start, log_end=log.log_end, name=replica.name
+    )
+
+
 def _is_cut(part: m.FetchPartition, found: FileSlice | None, left: int) -> bool:
     """Whether the rest of a partition was left out for the sake of the whole answer."""
     return left <= part.max_bytes or (found is not None and found.batch_count == READ_BATCHES_MAX)
@@ -319,6 +328,8 @@ def _seen_by_follower(part: m.FetchPartition, committed: Watermark, *, can_wait:
 def check_named_once(request: m.FetchRequest) -> None:
     """Raise `Refused` unless each partition is asked for once, or a small request has a boundless
     answer."""
+    if len(request.partitions) < 2:
+        return
     named = {(part.topic, part.partition) for part in request.partitions}
     if len(named) < len(request.partitions):
         twice = f"{counted(len(request.partitions), 'partition')}, {len(named)} of them different"

@@ -23,7 +23,6 @@ from hightide_broker.runtime.server.tongue import (
     Parts,
     Question,
     Unanswerable,
-    size_of,
 )
 
 KAFKA_SPOKEN = (
@@ -38,7 +37,7 @@ class NativeTicket(NamedTuple):
     id: int
 
     def framing(self, body: Message, parts: Sequence[Buffer | FilePart]) -> Steps[Parts]:
-        sizes = [size_of(part) for part in parts]
+        sizes = [*map(len, parts)]
         payload = wire.encode_response(body, request_id=self.id)
         frame: Parts = [wire.frame_head(payload, sizes)]
         for size, part in zip(sizes, parts, strict=True):

@@ -24,11 +24,6 @@ Ask = Callable[[Message], Awaitable[Reply]]
 """Ask something of this node, as who sent the errand. Raises `Refused`."""
 
 
-def size_of(part: Buffer | FilePart) -> int:
-    """Bytes of what is to be sent."""
-    return part.size if isinstance(part, FilePart) else len(part)
-
-
 class Ticket(Protocol):
     """One request, as its answer needs to know it."""
 
