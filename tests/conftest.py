@@ -11,6 +11,10 @@ from hypothesis import HealthCheck, settings
 from run_order import TOGETHER, in_order
 from tries import tries
 
+GARBAGE = 10_000
+"""So many new objects are worth a look of the collector; 700 by default, which takes a twelfth of
+the processor time of tests in one process."""
+
 # No test judges by time: a busy machine is no fault.
 settings.register_profile(
     "house",
@@ -54,9 +58,10 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
     """Thousands of tests and all that they import stay: the collector need not look at them again
-    and again while they run."""
+    and again while they run, nor at what most tests make and let go of."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 def pytest_addoption(parser):
