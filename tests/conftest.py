@@ -8,6 +8,7 @@ import brief_jvm
 import pytest
 import warm_commands
 from hypothesis import HealthCheck, settings
+from hypothesis.strategies import text
 from run_order import TOGETHER, in_order
 from tries import tries
 
@@ -56,12 +57,14 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Thousands of tests and all that they import stay: the collector need not look at them again
     and again while they run, nor at what most tests make and let go of."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
+    if session.config.option.collectonly:
+        text().validate()  # all of Unicode is gone through once, and kept for the workers
 
 
 def pytest_addoption(parser):
