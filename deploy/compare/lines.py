@@ -52,7 +52,7 @@ def _acks(label: str, kafka: str, hightide: str) -> list[Line]:
 
 
 def _rates(label: str, unit: str, key: str, figure: str) -> list[Line]:
-    """Like with like: what one system does by default, the other was told to do."""
+    """By default, and like with like: what one system does by default, the other was told to."""
     return [
         Line(
             label=f"{label}: {mode}",
@@ -72,7 +72,7 @@ def _rates(label: str, unit: str, key: str, figure: str) -> list[Line]:
 GROUPS: dict[str, list[Line]] = {
     "Writing": [
         *_rates("`send`, 100 B", "records/s", "send", "per_s"),
-        *_cores("`send`, 100 B", "send"),
+        *_cores("`send`, 100 B, by default", "send"),
         Line(
             label="`produce` without a callback, 100 B",
             unit="records/s",
@@ -88,7 +88,7 @@ GROUPS: dict[str, list[Line]] = {
         Line(label="`send_many`: brokers", unit="core-s", hightide="send_many.brokers_core_s"),
         Line(label="`send_many`: client", unit="core-s", hightide="send_many.client_core_s"),
         *_rates("`send`, 1 KiB", "MB/s", "send_large", "mb_per_s"),
-        *_cores("`send`, 1 KiB", "send_large"),
+        *_cores("`send`, 1 KiB, by default", "send_large"),
     ],
     "Reading": [
         _both("to objects, 100 B", "records/s", "consume.per_s", more=True),

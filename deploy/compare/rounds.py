@@ -174,10 +174,10 @@ class Round:
             ("send", "send", "small", small, SMALL),
             (own_way, own_way, "own-way", small, SMALL),
             ("send_large", "send", "large", large, LARGE),
-            ("consume", "consume", "small", small, SMALL),
         ):
             self._keep(name, self._run(work, topic=topic, records=count, size=size))
         self._send_otherwise()
+        self._keep("consume", self._run("consume", topic="small", records=small, size=SMALL))
         own_way = "consume_eager" if self._system == "kafka" else "poll_arrow"
         self._keep(own_way, self._run(own_way, topic="small", records=small, size=SMALL))
 

@@ -125,6 +125,18 @@ async def test_a_message_that_is_not_taken_in_time_is_an_error(autojump_clock):
     assert trio.current_time() == pytest.approx(5)
 
 
+async def test_what_is_put_in_while_one_leaves_has_a_time_of_its_own(autojump_clock):
+    outbox = Outbox(Narrow(room=5))
+
+    def then():
+        put(outbox, b"late", timeout_s=20)
+
+    outbox.put([b"first"], timeout_s=1, sent=then)
+    with pytest.raises(SendTimeout, match=r"^20 s$"):
+        await outbox.run()
+    assert trio.current_time() == pytest.approx(20)
+
+
 async def test_what_is_dropped_in_the_turn_in_which_its_time_is_up_is_no_error(mock_clock, nursery):
     for _ in range(50):
         outbox = Outbox(Narrow())

@@ -344,9 +344,9 @@ def one_round(leader: Place, here: Place) -> str:
     log, question = leader.log, here.ask()
     bounds = {"watermark": log.log_end, "log_start": log.log_start}
     try:
-        found = log.epochs.end_offset_for(question.last_fetched_epoch, log.log_end)
-        here_is = {"log_start": log.log_start, "log_end": log.log_end}
-        parting = diverging(question, *found, **here_is, name=leader.replica.name)
+        ends = log.epochs.end_offset_for(question.last_fetched_epoch, log.log_end)
+        names = {"log_start": log.log_start, "log_end": log.log_end, "name": leader.replica.name}
+        parting = diverging(question, *ends, **names)
         offset, end = question.fetch_offset, log.log_end
         part = None
         if parting is None:

@@ -22,7 +22,7 @@ NOTICED_BY = {
     "a_thawed_process_takes_its_successors_registration_for_its_own": 24,
     "an_offline_replica_is_given_up_even_if_nobody_else_can_lead": 154,
     "a_name_is_put_before_an_ending_however_long_it_is": 13,
-    "the_names_of_new_files_are_not_made_durable": 1,
+    "the_names_of_new_files_are_not_made_durable": 71,
     "epochs_that_are_not_in_their_file_are_missed": 2,
     "what_was_synced_is_judged_by_todays_setting": 423,
     "a_watermark_that_was_not_on_disk_must_be_reached": 269,

@@ -25,7 +25,7 @@ NOTICED_BY = {
     "divergence_goes_unnoticed": 4,
     "a_leader_does_what_a_late_answer_says": 1,
     "a_leader_goes_on_in_its_epoch_after_a_restart": 54,
-    "the_controller_answers_before_commit": 26,
+    "the_controller_answers_before_commit": 9,
     "a_snapshot_forgets_who_is_fenced": 9,
     "the_disk_lies_about_syncs": 5,
 }

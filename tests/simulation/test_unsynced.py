@@ -18,7 +18,7 @@ NOTICED_BY = {
     "who_left_is_let_go_before_the_others_are_heard": 1,
     "leaders_commit_while_others_may_lead": 1,
     "what_was_not_synced_is_taken_for_kept": 1,
-    "who_is_back_leads_before_the_others_are": 15,
+    "who_is_back_leads_before_the_others_are": 31,
     "the_first_log_leads_instead_of_the_longest": 1,
     "a_log_is_trusted_after_a_crash": 4,
 }

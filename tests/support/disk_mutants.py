@@ -25,7 +25,7 @@ from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.runtime.replication.metadata_applier import MetadataApplier
 from hightide_broker.runtime.replication.replica_loader import ReplicaLoader
 from hightide_broker.simulation import world
-from hightide_broker.simulation.disk import SimDisk
+from hightide_broker.simulation.disk_syncs import Sync
 from hightide_broker.storage import aside, cleaner, log, recovery
 
 QUORUM: dict[str, Mutant] = {}
@@ -68,8 +68,8 @@ def a_vote_is_for_a_node_whatever_its_directory():
 def a_directory_that_was_made_again_votes_at_once():
     format_node = world.format_node
 
-    def as_of_a_new_cluster(*args, joining):
-        return format_node(*args, joining=False)
+    def as_of_a_new_cluster(*args, joining=False, **more):
+        return format_node(*args, joining=False, **more)
 
     look = Membership._look
 
@@ -186,7 +186,7 @@ def a_thawed_process_takes_its_successors_registration_for_its_own():
 
 @of_replicas
 def an_offline_replica_is_given_up_even_if_nobody_else_can_lead():
-    def given_up(self, broker, offline):
+    def given_up(self, broker, offline, is_well):
         changes = []
         for each in offline:
             topic = self._image.topics_by_id.get(each.topic_id)
@@ -255,12 +255,12 @@ def a_name_is_put_before_an_ending_however_long_it_is():
 
 @of_replicas
 def the_names_of_new_files_are_not_made_durable():
-    sync = SimDisk.sync_now
+    begin = Sync.__init__
 
-    def files_only(self, files, directories):
-        sync(self, files, [])
+    def of_files_only(self, disk, files, directories):
+        begin(self, disk, files, [])
 
-    return planted(SimDisk, "sync_now", files_only)
+    return planted(Sync, "__init__", of_files_only)
 
 
 @of_replicas

@@ -4,6 +4,7 @@ Not a test. A mutant is a context in which the bug is there; `test_mutants.py` s
 simulation notices each of them.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -18,17 +19,29 @@ from hightide_broker.simulation.disk_syncs import Sync
 
 Mutant = Callable[[], AbstractContextManager[None]]
 MUTANTS: dict[str, Mutant] = {}
+BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @contextmanager
 def planted(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """`owner.name` is `value` for the block."""
+    """`owner.name` is `value` for the block; a function takes whatever the one before it took."""
     before = getattr(owner, name)
+    if inspect.isfunction(before) and inspect.isfunction(value):
+        _check_takes(value, inspect.signature(before))
     setattr(owner, name, value)
     try:
         yield
     finally:
         setattr(owner, name, before)
+
+
+def _check_takes(value: Callable[..., Any], before: inspect.Signature) -> None:
+    """Raise `TypeError` unless it can be called as what it takes the place of: a bug that crashes
+    wherever it is called is noticed by everybody, and says nothing."""
+    kinds = [(parameter.name, parameter.kind) for parameter in before.parameters.values()]
+    places = [name for name, kind in kinds if kind in BY_PLACE]
+    names = [name for name, kind in kinds if kind is inspect.Parameter.KEYWORD_ONLY]
+    inspect.signature(value).bind(*places, **dict.fromkeys(names))
 
 
 def mutant(make: Mutant) -> Mutant:
@@ -183,19 +196,10 @@ def a_leader_goes_on_in_its_epoch_after_a_restart():
 
 @mutant
 def the_controller_answers_before_commit():
-    async def impatient(self, request):
-        if self._active is None:
-            raise driver.not_controller(self._quorum.leader)
-        decision = self._decide(self._active.core, request)
-        first = self._append(decision.changes)
-        reply = decision.reply
-        for number, change in enumerate(decision.changes):
-            if isinstance(change, controller_shell.RegisterBroker):
-                epoch = first + number
-                reply = controller_shell.c.RegisterBrokerResponse(broker_epoch=epoch)
-        return reply, 0
+    async def at_once(self, term, what):
+        return self._quorum.metadata.log_end
 
-    return planted(controller_shell.ControllerShell, "submit", impatient)
+    return planted(controller_shell.ControllerShell, "_committed", at_once)
 
 
 @mutant

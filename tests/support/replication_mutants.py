@@ -89,7 +89,7 @@ def whoever_says_so_is_a_node():
 @mutant
 def a_node_may_speak_for_another():
     """It proves that it is a node, and says which."""
-    return planted(routes, "check_sender", lambda request, node: None)
+    return planted(routes, "check_sender", lambda request, node, **_: None)
 
 
 def unquestioned(there, kind, fits=lambda request: True):

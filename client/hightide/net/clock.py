@@ -9,5 +9,5 @@ import trio
 
 def loop_clock() -> Callable[[], float]:
     """What tells the time of the event loop that runs: as `trio.current_time`, which goes through
-    two more functions each time to find it."""
+    two more functions each time to find it. Raises `RuntimeError` outside of one."""
     return trio.lowlevel.current_clock().current_time

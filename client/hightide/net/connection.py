@@ -137,18 +137,18 @@ class FrameReader:
 
     def _make_room(self) -> None:
         """For the next read: twice as much if the last one was full, half if it brought little."""
-        unread, size = self._end - self._start, len(self._buffer)
+        kept, size = self._end - self._start, len(self._buffer)
         wanted = size
         if self._end == size and size < READ_BYTES_MAX:
             wanted = size * 2
-        elif not unread and self._last_read < size // 8 and size > READ_BYTES_MIN:
+        elif not kept and self._last_read < size // 8 and size > READ_BYTES_MIN:
             wanted = size // 2
-        if unread or wanted != size:
+        if kept or wanted != size:
             rest = self._buffer[self._start : self._end]
             if wanted != size:
                 self._buffer = bytearray(wanted)
-            self._buffer[:unread] = rest
-        self._start, self._end = 0, unread
+            self._buffer[:kept] = rest
+        self._start, self._end = 0, kept
 
 
 class Answer:

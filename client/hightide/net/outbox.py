@@ -104,9 +104,9 @@ class Outbox:
         called once it has left, too, or never will: until then its parts are used."""
         self._messages.append(_Message(parts, sent, timeout_s))
         if len(self._messages) == 1:
+            self._until = self._now() + timeout_s
             self._push()
             if self._messages:
-                self._until = self._now() + timeout_s
                 self._more.set()
 
     async def wait_empty(self) -> None:

@@ -191,6 +191,7 @@ def drop_sent(pending: list[memoryview], sent: int) -> None:
             pending[: done + 1] = [buffer[sent:]]
             return
         sent -= size
+    assert not sent, f"{sent} bytes were sent that nobody had"
     pending.clear()
 
 

@@ -47,8 +47,9 @@ def diverging(
     part: m.FetchPartition, found: int, end: int, *, log_start: int, log_end: int, name: str
 ) -> m.EpochEnd | None:
     """Where the logs part, if they do before the fetch offset; None if they agree, or it is not
-    asked. Of the epochs here, `found` is the newest not above the one that is named, and ends at
-    `end`. Raises `Refused` OFFSET_OUT_OF_RANGE where this log does not reach back so far."""
+    asked. `found` and `end` are what the epochs here say of the one that is named
+    (`end_offset_for`). Raises `Refused` OFFSET_OUT_OF_RANGE where this log does not reach back so
+    far."""
     if part.last_fetched_epoch < 0:
         return None
     if found < 0 or part.fetch_offset < log_start:

@@ -81,7 +81,7 @@ class Replica:
         self.topic_id = topic_id
         self.partition = partition
         self.tp = TopicPartition(topic, partition)
-        self.name = f"{topic}-{partition}"
+        self.name = str(self.tp)
         """As its directory is called."""
         self.config = config
         self.offline = offline

@@ -225,7 +225,7 @@ class FetchHandler:
         else:
             self._check_consumer(request, part, replica)
         log = replica.log
-        parting = _parting(part, replica, log)
+        parting = _parting(part, log, replica.name)
         if parting is None and (broker := self._nearer(request, part, replica)) >= 0:
             return _elsewhere(part, replica, broker), None
         limit = log.log_end if is_follower else replica.committed.value
@@ -305,13 +305,11 @@ class FetchHandler:
         )
 
 
-def _parting(part: m.FetchPartition, replica: Replica, log: Log) -> m.EpochEnd | None:
+def _parting(part: m.FetchPartition, log: Log, name: str) -> m.EpochEnd | None:
     """Where the log of who asks parts from this one, if it does before the fetch offset. Raises
     `Refused`."""
     found, end = log.epochs.end_offset_for(part.last_fetched_epoch, log.log_end)
-    return diverging(
-        part, found, end, log_start=log.log_start, log_end=log.log_end, name=replica.name
-    )
+    return diverging(part, found, end, log_start=log.log_start, log_end=log.log_end, name=name)
 
 
 def _is_cut(part: m.FetchPartition, found: FileSlice | None, left: int) -> bool:
