@@ -169,6 +169,34 @@ async def test_the_last_records_stay_while_there_is_no_room_to_keep_their_produc
         assert (await client.offset(m.EARLIEST)).offset == 2
 
 
+@pytest.mark.parametrize("dies", [False, True])
+async def test_who_is_known_is_kept_before_its_segment_goes(dies: bool) -> None:
+    disk, clock = SimDisk(), FakeClock()
+    config = settings({"producer.id.expiration.ms": str(20 * DAYS_MS)})
+    async with crashing_node(disk, config, clock) as node, client_of(node) as client:
+        await client.create(configs={"retention.ms": "1000"})
+        assert (await client.send(batch(b"a", producer=FIRST))).base_offset == 0
+        (replica,) = [each for each in node.replicas if each.topic == "t"]
+        clock.ms += DAYS_MS
+        if dies:
+            replica.log.roll()
+        else:
+            with planted(ProducerSnapshots, "write", no_room):
+                await node._housekeeping.look_once()
+        assert replica.log.segment_bases() == [0, 1]
+        assert replica.log.producer_snapshots.offsets() == []
+        if not dies:
+            await node._housekeeping.look_once()
+    disk.kill()
+    async with crashing_node(disk, config, clock) as node, client_of(node) as client:
+        await node._housekeeping.look_once()
+        assert (await client.offset(m.EARLIEST)).offset == 1
+        await node.replicas.checkpoint_recovery_points()
+    disk.kill()
+    async with broker(disk, config, clock) as client:
+        assert (await client.send(batch(b"a", producer=FIRST))).base_offset == 0
+
+
 def test_a_log_that_begins_again_knows_no_producers() -> None:
     place = Place(segment_bytes=200)
     place.answer(*[sequenced(number, number) for number in range(4)])

@@ -11,10 +11,16 @@ import pytest
 from faulty_broker import DIRECTORY, OURS, RECORDS, SIZE, Frail
 from leaderkit import EPOCH, ME, THREE, TWO
 from logkit import path_of, sync
+from mutants import planted
 from replicakit import write
 
 from hightide_broker.core.cluster.changes import CreatePartition, CreateTopic, RemoveTopic
+from hightide_broker.ports import DiskError
+from hightide_broker.runtime.replication.checkpoints import Checkpoints
+from hightide_broker.runtime.replication.log_loader import LogLoader
+from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.checkpoint import PARTITION_METADATA
+from hightide_broker.storage.log import Log
 
 EVERYBODY = (ME, TWO, THREE)
 
@@ -125,6 +131,55 @@ async def torn(**facts):
     here.disk.replace(path, here.disk.read_file(path)[: 4 * SIZE + 7])
     await here.applier.load(here.image)
     return here
+
+
+async def made_again_meanwhile():
+    """The next process, after its only replica's topic was deleted and made again."""
+    _, here = await stopped(leader=ME, isr=(ME,), clean=False)
+    partition = CreatePartition(
+        topic_id="another", partition=0, replicas=(ME,), isr=(ME,), leader=ME, leader_epoch=0
+    )
+    here.replay(
+        RemoveTopic(topic_id="id-of-jade"), CreateTopic(topic="jade", topic_id="another"), partition
+    )
+    return here
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", ["forget", "_set_aside", "create"])
+async def test_a_process_that_dies_while_it_makes_a_topic_again_has_the_next_one_do_it(step):
+    here = await made_again_meanwhile()
+    owner = {"forget": Checkpoints, "_set_aside": LogLoader, "create": Log}[step]
+    do = getattr(owner, step)
+
+    def done_and_killed(*args, **kwargs):
+        do(*args, **kwargs)
+        raise Killed
+
+    with planted(owner, step, done_and_killed), pytest.raises((Killed, BaseExceptionGroup)):
+        await here.applier.load(here.image)
+    again = here.again(clean=False)
+    await again.applier.load(again.image)
+    assert again.replicas.offline() == []
+    assert again.replica.log.log_end == 0
+
+
+async def test_nor_is_it_offline_for_good_if_there_was_no_room_for_a_moment():
+    here, replace, full = await made_again_meanwhile(), SimDisk.replace, []
+
+    def once_full(self, path, data, *, unless=None):
+        if path.endswith("replication-offset-checkpoint") and not full:
+            full.append(path)
+            raise DiskError(path, "replace", "No space left on device", full=True)
+        replace(self, path, data, unless=unless)
+
+    with planted(SimDisk, "replace", once_full):
+        await here.applier.load(here.image)
+    assert full
+    assert here.replicas.offline() == []
 
 
 async def test_a_log_that_ends_before_what_was_committed_is_not_relied_on():

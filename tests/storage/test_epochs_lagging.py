@@ -418,3 +418,17 @@ def test_an_epoch_that_a_power_loss_took_hides_none_that_comes_in_its_place():
     log = reopen(disk, recovery_point=10)
     assert (log.log_end, dict(log.epochs.entries)) == (13, {3: 0, 6: 10})
     assert log.epochs.end_offset_for(3, log.log_end) == (3, 10)
+
+
+def test_an_epoch_reaches_its_file_that_was_left_out_of_it_where_the_log_ended():
+    disk = SimDisk()
+    log = create(disk)
+    fill(log, 3, epoch=1)
+    log.epochs.assign(2, log.log_end)  # somebody leads, and has stored nothing yet
+    sync(disk, log)
+    assert disk.read_file(PATH) == b"0\n1\n1 0\n"
+    fill(log, 3, epoch=2)
+    sync(disk, log)
+    assert disk.read_file(PATH) == b"0\n2\n1 0\n2 3\n"
+    fill(log, 1, epoch=2)
+    assert log.begin_sync().epochs is None

@@ -37,6 +37,7 @@ from hightide_broker.storage.recovery import LogDamaged, damage_in
 from hightide_broker.storage.segment import LogConfig, Segment
 
 ENDLESS = LogConfig(index_interval_bytes=150)
+EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
 SIZE = len(make_batch())
 PER_SEGMENT = CONFIG.segment_bytes // SIZE
 
@@ -354,3 +355,26 @@ def test_a_start_that_removed_nothing_says_nothing():
     fill(log, 2 * PER_SEGMENT)
     sync(disk, log)
     assert reopen(disk, recovery_point=3).recovery.removed == []
+
+
+@pytest.mark.parametrize("epochs", ["as they were", "of a later start", "malformed", "gone"])
+def test_what_was_synced_is_not_cut_whatever_else_is_scanned(epochs):
+    disk = SimDisk()
+    log = create(disk, config=ENDLESS)
+    fill(log, 100)
+    sync(disk, log)
+    recovery_point = log.log_end
+    if epochs == "of a later start":  # whose checkpoint is written once a minute
+        log.advance_log_start(90)
+        log.epochs.write()
+    if epochs == "malformed":
+        put(disk, EPOCHS, b"0\nmany\n")
+    if epochs == "gone":
+        disk.remove(EPOCHS)
+    stored = disk.read_file(path_of(0))
+    put(disk, path_of(0), stored[:2048] + bytes(512) + stored[2560:])
+    disk.kill()
+    with pytest.raises(LogDamaged):
+        reopen(disk, recovery_point=recovery_point, clean=False, config=ENDLESS)
+    assert len(disk.read_file(path_of(0))) == len(stored)
+    assert not [name for name in files_of(disk) if name.endswith(".cut")]

@@ -159,7 +159,9 @@ class EpochCache:
     def writing(self, log_end: int) -> Callable[[], None]:
         """What replaces the file by what is known now of a log that ends there, in any thread;
         nothing, if something newer was written meanwhile."""
-        return partial(self._write, self._versions.given, _below(self._entries, log_end))
+        # A number of its own: what was written under the last one may have left out the newest
+        # epoch, which began where the log ended then.
+        return partial(self._write, self._versions.give(), _below(self._entries, log_end))
 
     def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
         def replace(unless: Callable[[], bool]) -> None:

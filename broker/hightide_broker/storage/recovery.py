@@ -158,8 +158,8 @@ def _load(
         recovery.rebuilt.append(LEADER_EPOCHS)
     as_left = clean and _is_as_it_was_left(segments, recovery_point, recovery)
     if rebuild_epochs or not as_left:
-        from_offset = 0 if rebuild_epochs else recovery_point
-        segments = _scan(disk, directory, segments, cache, from_offset, recovery, salvage)
+        begin = 0 if rebuild_epochs else recovery_point
+        segments = _scan(disk, directory, segments, cache, begin, recovery_point, recovery, salvage)
     if not as_left:
         _write_again(segments, recovery_point)
     log_start = max(log_start, segments[0].base_offset if segments else 0)
@@ -297,19 +297,20 @@ def _scan(
     directory: str,
     segments: list[Segment],
     epochs: EpochCache,
+    from_offset: int,
     recovery_point: int,
     recovery: Recovery,
     salvage: bool,
 ) -> list[Segment]:
-    """Check everything from the recovery point on; the segments that remain."""
-    first = max((i for i, s in enumerate(segments) if s.base_offset <= recovery_point), default=0)
+    """Check all from an offset on, and cut nothing below the recovery point; what is left."""
+    first = max((i for i, s in enumerate(segments) if s.base_offset <= from_offset), default=0)
     for segment in segments[:first]:
         _trust(segment, recovery)
     _check_contiguous(segments[: first + 1])
     for number in range(first, len(segments)):
         segment, later = segments[number], segments[number + 1 :]
         try:
-            _scan_segment(segment, epochs, recovery_point, recovery)
+            _scan_segment(segment, epochs, from_offset, recovery)
         except SegmentDamage as damage:
             if segment.end_offset < recovery_point:
                 raise
@@ -317,9 +318,7 @@ def _scan(
             return segments[: number + 1]
         if later and segment.end_offset != later[0].base_offset:
             if segment.end_offset < recovery_point:
-                why = (
-                    f"ends at offset {segment.end_offset}, its recovery point says {recovery_point}"
-                )
+                why = f"ends at {segment.end_offset}, its recovery point says {recovery_point}"
                 raise SegmentDamage(segment.path, segment.size, why)
             recovery.cut.append(
                 f"{segment.path} ends at offset {segment.end_offset}, the next segment begins at "

@@ -169,6 +169,7 @@ class Housekeeping:
         # What is known of producers outlives their records.
         if count == replica.log.segment_count and not _has_rolled(replica):
             count -= 1
+        _keep_producers(replica, replica.log.segment_bases()[count])
         if count == 0:
             return 0
         before = replica.log.size_bytes
@@ -256,6 +257,17 @@ def _has_rolled(replica: Replica) -> bool:
         if not error.full:
             raise
         return False
+
+
+def _keep_producers(replica: Replica, start: int) -> None:
+    """The log is about to begin there, or does: what is known of producers is to be found beside
+    it, if there is room; a roll that found none, or was killed, has left nothing."""
+    if start > replica.log.producer_snapshots.newest and start > 0:
+        try:
+            replica.keep_producers(replica.log.log_end)
+        except DiskError as error:
+            if not error.full:
+                raise
 
 
 def _clean(

@@ -140,6 +140,9 @@ class LogLoader:
         if must_reach != NOWHERE and found != topic.topic_id and not is_remade:
             what = "is gone" if found is None else f"says that it is of topic id {found}"
             raise _Missing(path, what, f"records of {topic.name} (id {topic.topic_id})")
+        if found != topic.topic_id:
+            # Before anything else: who is killed in between finds records that nobody is held to.
+            self._checkpoints.forget(key)
         if found is not None and found != topic.topic_id:
             aside = self._set_aside(f"{topic.name}-{number}")
             log.warning(
@@ -149,7 +152,6 @@ class LogLoader:
                 extra={"event": "log_loader.set_aside"},
             )
         if found != topic.topic_id:
-            self._checkpoints.forget(key)
             return Log.create(self._disk, path, topic_id=topic.topic_id, config=log_config(config))
         opened = Log.open(
             self._disk,
