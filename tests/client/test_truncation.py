@@ -244,9 +244,12 @@ async def test_commits_keep_epochs_and_what_the_caller_adds():
             await take(consumer, 2)
             await consumer.commit()
             where = TopicPartition("t", 0)
-            assert (await consumer.committed())[where] == OffsetAndMetadata(2, 0)
+            found = (await consumer.committed())[where]
+            assert found == OffsetAndMetadata(2, 0, topic_id=found.topic_id)
+            assert found.topic_id, "of the topic that was read"
             await consumer.commit({where: OffsetAndMetadata(1, metadata="why")})
-            assert await consumer.committed([where]) == {where: OffsetAndMetadata(1, -1, "why")}
+            found = found._replace(offset=1, leader_epoch=-1, metadata="why")
+            assert await consumer.committed([where]) == {where: found}
             assert await consumer.committed([("t", 7)]) == {("t", 7): None}
 
 

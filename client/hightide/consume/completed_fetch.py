@@ -150,7 +150,7 @@ class CompletedFetch:
                 records = to_records(data, header, tp.topic, tp.partition)
             except CorruptBatch:
                 # Never skip what could not be read: the caller may seek past it.
-                found.seek(found.position, found.position_epoch)
+                found.fetch_again()
                 raise
         if header.base_offset < found.position:
             records = [record for record in records if record.offset >= found.position]
@@ -215,8 +215,7 @@ class CompletedFetch:
             try:
                 lent = self._rows_of(found, 1)
             except CorruptBatch:
-                assert found.position is not None, "looked at before"
-                found.seek(found.position, found.position_epoch)
+                found.fetch_again()
                 raise
         self._lent = lent
         return lent
@@ -269,8 +268,7 @@ class CompletedFetch:
         self.settle()
         if self._records:
             if (found := self._found_where_it_was()) is not None:
-                assert found.position is not None, f"{found.tp} has records and no position"
-                found.seek(found.position, found.position_epoch)
+                found.fetch_again()
             self.drop()
 
     def drop(self) -> None:

@@ -224,10 +224,10 @@ class Consumer:
         fetcher.wake()
 
     def _vanished(self, topic: str) -> bool:
-        """A topic is gone: whether only a pattern chose it. If it comes again, it is another."""
+        """Whether only a pattern chose a topic that is gone; a group's next poll lets go of it."""
         if self._is_by_pattern:
-            self._subscription.drop(topic)
-            self._read([name for name in self._topics if name != topic], self.assignment())
+            partitions = [tp for tp in self.assignment() if tp.topic != topic]
+            self._read([name for name in self._topics if name != topic], partitions)
         return self._is_by_pattern
 
     async def _watch(self, wanted: Selection, scope: trio.CancelScope) -> None:

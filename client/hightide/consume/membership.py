@@ -108,9 +108,9 @@ class Membership:
     # -- joining ---------------------------------------------------------------------------------
 
     async def join(self, owned: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Join the next generation; what this member is to read. Raises `ApiError` if it cannot be
-        a member, or, with `is_lost` set, if it was none any more: what it owned is somebody
-        else's, and it has to begin again."""
+        """Join the next generation; what this member is to read. With `is_lost` set, what it owned
+        may be somebody else's: a generation went by without it. Raises `ApiError` if it cannot be a
+        member, or, with `is_lost` set, if it was none any more, and has to begin again."""
         owned = list(owned)
         self._is_joining = True
         try:
@@ -118,9 +118,7 @@ class Membership:
                 try:
                     self.must_join = False
                     joined = await self._ask_to_join(owned)
-                    given = await self._ask_for_assignment(joined)
-                    self.is_lost = False
-                    return given
+                    return await self._ask_for_assignment(joined)
                 except ApiError as error:
                     self.must_join = True
                     if error.code is not ErrorCode.REBALANCE_IN_PROGRESS:
@@ -151,6 +149,9 @@ class Membership:
             )
             self.member_id = joined.member_id
             if joined.error is None:
+                if 0 <= self.generation < joined.generation - 1:
+                    # Static members keep their place; what they had may be another's since.
+                    self.is_lost, self.last_reason = True, "a generation went by without it"
                 self.generation, self.reason = joined.generation, ""
                 return joined
 
@@ -359,7 +360,7 @@ class Membership:
             raise refusal
         return {
             TopicPartition(each.topic, each.partition): OffsetAndMetadata(
-                each.offset, each.leader_epoch, each.metadata
+                each.offset, each.leader_epoch, each.metadata, each.topic_id
             )
             if each.offset >= 0
             else None

@@ -146,6 +146,9 @@ class Rebalancer:
                 given = await membership.join(self._owned())
             if self._joining.cancelled_caught:
                 return  # it is closed
+            if membership.is_lost:  # a generation went by without it
+                await self._let_go(self._owned())
+                membership.is_lost = False
             await self._take(given)
             self.joins_since = None
             for why in membership.denied:
@@ -243,7 +246,7 @@ class Rebalancer:
             self._subscription.get(tp).is_held = held
             found = committed.get(tp)
             if found is not None:
-                self._subscription.get(tp).seek(found.offset, found.leader_epoch)
+                self._subscription.get(tp).begin_at(found)
                 self._kept[tp] = found
         if self._auto_commit_s is not None:
             self._commit_at = trio.current_time() + self._auto_commit_s
@@ -338,7 +341,7 @@ class Rebalancer:
 
     def _request(self, offsets: Positions) -> g.OffsetCommitRequest:
         membership = self._membership
-        if membership.is_subscribed and membership.generation < 0:
+        if membership.is_subscribed and (membership.generation < 0 or membership.is_lost):
             raise ApiError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 f"this consumer is no member of group {membership.group!r} now: "
@@ -410,7 +413,7 @@ class Rebalancer:
 
     def _news(self, positions: Positions) -> Positions:
         """Those of these positions that are not committed yet."""
-        return {w: p for w, p in positions.items() if not _is_kept(p, self._kept.get(w))}
+        return {w: p for w, p in positions.items() if p != self._kept.get(w)}
 
     async def close(self, *, failed: bool, timeout_s: float) -> None:
         """Commit what was handed out, but not what was being worked on when it `failed`, tell the
@@ -437,12 +440,6 @@ class Rebalancer:
     async def leave(self) -> None:
         """Tell the group at once."""
         await self._membership.leave("the consumer was closed")
-
-
-def _is_kept(position: OffsetAndMetadata, kept: OffsetAndMetadata | None) -> bool:
-    if kept is None or kept.topic_id not in ("", position.topic_id):
-        return False
-    return kept._replace(topic_id=position.topic_id) == position
 
 
 def group_side(

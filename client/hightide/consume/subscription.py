@@ -129,6 +129,18 @@ class Assignment:
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
 
+    def begin_at(self, committed: OffsetAndMetadata) -> None:
+        """Go on where the group is, in the topic that it has read."""
+        self.seek(committed.offset, committed.leader_epoch)
+        self.topic_id = committed.topic_id
+
+    def fetch_again(self) -> None:
+        """What was fetched and not handed out is fetched once more, of the same topic."""
+        assert self.position is not None, f"{self.tp} has data and no position"
+        topic_id = self.topic_id
+        self.seek(self.position, self.position_epoch)
+        self.topic_id = topic_id
+
     def forget_position(self) -> None:
         """Where to go on is to be found by the reset policy."""
         self.position, self.topic_id, self.fetch_offset = None, "", -1
@@ -175,10 +187,6 @@ class Subscription:
         """Read this one, too, from its first record on."""
         self.assign([*self._assignments, tp])
         self._assignments[tp].is_added = True
-
-    def drop(self, topic: str) -> None:
-        """Read nothing of this topic any more."""
-        self.assign([tp for tp in self._assignments if tp.topic != topic])
 
     def hand_out(self, partitions: Sequence[TopicPartition]) -> None:
         """Those of these that are still read are held back no longer."""

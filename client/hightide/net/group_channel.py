@@ -54,7 +54,7 @@ class GroupChannel:
             try:
                 broker = await self._find()
                 connection = await self._cluster.connection_to(broker)
-                answer, _ = await connection.call(request, timeout_s=limit_s)
+                answer, _ = await connection.call(request, timeout_s=limit_s + grace_s)
                 error = getattr(answer, "error", None)
                 if error not in _NO_REFUSAL:
                     message = getattr(answer, "message", "")

@@ -180,6 +180,8 @@ class FetchedOffset(Message, frozen=True, kw_only=True):
     offset: int = NO_OFFSET
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: str = ""
+    """Of the topic that was read; empty: not known."""
     commit_time_ms: int = -1
     behind_ms: int = -1
     """How long ago the first record was written that is not read yet, to the batch; 0: all are

@@ -118,6 +118,7 @@ class OffsetHandlers:
                     offset=value.offset,
                     leader_epoch=value.leader_epoch,
                     metadata=value.metadata,
+                    topic_id=value.topic_id,
                     commit_time_ms=value.commit_time_ms,
                     behind_ms=self._coordinators.behind_ms(request.group, tp, value.offset)
                     if request.wants_age
