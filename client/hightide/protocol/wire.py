@@ -191,7 +191,7 @@ def drop_sent(pending: list[memoryview], sent: int) -> None:
             pending[: done + 1] = [buffer[sent:]]
             return
         sent -= size
-    assert not sent, f"{sent} bytes were sent that nobody had"
+    assert not sent, f"{counted(sent, 'byte')} too many were sent"
     pending.clear()
 
 
