@@ -7,6 +7,7 @@ simulation notices each of them.
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any
 
 from hightide_broker.core.cluster import image
@@ -27,7 +28,7 @@ def planted(owner: Any, name: str, value: Any) -> Iterator[None]:
     """`owner.name` is `value` for the block; a function takes whatever the one before it took."""
     before = getattr(owner, name)
     if inspect.isfunction(before) and inspect.isfunction(value):
-        _check_takes(value, inspect.signature(before))
+        _check_takes(value, before)
     setattr(owner, name, value)
     try:
         yield
@@ -35,10 +36,12 @@ def planted(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _check_takes(value: Callable[..., Any], before: inspect.Signature) -> None:
+@cache
+def _check_takes(value: Callable[..., Any], before: Callable[..., Any]) -> None:
     """Raise `TypeError` unless it can be called as what it takes the place of: a bug that crashes
     wherever it is called is noticed by everybody, and says nothing."""
-    kinds = [(parameter.name, parameter.kind) for parameter in before.parameters.values()]
+    taken = inspect.signature(before).parameters.values()
+    kinds = [(parameter.name, parameter.kind) for parameter in taken]
     places = [name for name, kind in kinds if kind in BY_PLACE]
     names = [name for name, kind in kinds if kind is inspect.Parameter.KEYWORD_ONLY]
     inspect.signature(value).bind(*places, **dict.fromkeys(names))

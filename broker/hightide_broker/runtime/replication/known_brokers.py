@@ -36,5 +36,5 @@ class KnownBrokers:
 
     def rack_of(self, broker: int) -> str:
         """Where a broker stands, empty if it does not say."""
-        state = self._image.brokers.get(broker)
+        state = self.get(broker)
         return "" if state is None else state.rack

@@ -141,17 +141,16 @@ class LogLoader:
             what = "is gone" if found is None else f"says that it is of topic id {found}"
             raise _Missing(path, what, f"records of {topic.name} (id {topic.topic_id})")
         if found != topic.topic_id:
-            # Before anything else: who is killed in between finds records that nobody is held to.
+            # First: who is killed in between finds records that nobody is held to.
             self._checkpoints.forget(key)
-        if found is not None and found != topic.topic_id:
-            aside = self._set_aside(f"{topic.name}-{number}")
-            log.warning(
-                "%s is of a deleted topic, set aside: %s",
-                path,
-                aside,
-                extra={"event": "log_loader.set_aside"},
-            )
-        if found != topic.topic_id:
+            if found is not None:
+                aside = self._set_aside(f"{topic.name}-{number}")
+                log.warning(
+                    "%s is of a deleted topic, set aside: %s",
+                    path,
+                    aside,
+                    extra={"event": "log_loader.set_aside"},
+                )
             return Log.create(self._disk, path, topic_id=topic.topic_id, config=log_config(config))
         opened = Log.open(
             self._disk,
