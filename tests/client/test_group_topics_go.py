@@ -113,3 +113,18 @@ async def test_who_listens_hears_of_a_topic_that_goes_and_was_chosen_by_a_patter
             await client.ask(m.DeleteTopicsRequest(topics=["u"]))
             await poll_nothing(consumer, 30)
             assert read == {("t", 0)} == set(consumer.assignment())
+
+
+@virtual
+async def test_who_knows_the_topic_before_goes_on_where_its_group_is_in_the_next():
+    async with site() as at, at.client() as client:
+        await fill(client, 10)
+        async with at.consumer(topics=[], metadata_max_age_ms=LONG_MS) as late:
+            await late.assign([("t", 0)])
+            await take(late, 3)
+            await late.unsubscribe()
+            await make_again(client, 30)
+            async with at.consumer() as quick:
+                await take(quick, 5)
+            await late.assign([("t", 0)])
+            assert (await take(late, 1))[0].offset == 5

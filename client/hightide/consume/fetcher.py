@@ -201,6 +201,7 @@ class Fetcher:
             self._add_partitions()
             for assignment in assignments:
                 assignment.nearby, assignment.nearby_failed = None, False
+                assignment.take_news(trio.current_time())
             # Leaders may be known again: the tasks that fetch from them sleep.
             self._wake.set()
         return self._start_tasks(self._subscription.all())
@@ -246,8 +247,10 @@ class Fetcher:
     def _leader_of(self, assignment: Assignment) -> m.PartitionMetadata | None:
         """The leader, but not one from before what was read (KIP-320)."""
         leader = self._cluster.metadata.leader(*assignment.tp)
+        if self._is_again(assignment):
+            return leader if assignment.topic_told_at is None else None
         is_older = leader is not None and leader.leader_epoch < assignment.fetch_epoch
-        return None if is_older and not self._is_again(assignment) else leader
+        return None if is_older else leader
 
     def _is_again(self, assignment: Assignment) -> bool:
         """Whether the topic is not the one that was read so far."""
@@ -255,16 +258,11 @@ class Fetcher:
         return known is not None and assignment.topic_id not in ("", known.topic_id)
 
     def _check_topic(self, assignment: Assignment) -> None:
-        if not self._is_again(assignment) or assignment.position is None:
-            return
-        topic = assignment.tp.topic
-        self._take_truncation(
-            assignment,
-            LogTruncated(
-                f"{topic!r} was deleted and made again: what was read of {assignment.tp} up to "
-                f"offset {assignment.position} is not there any more"
-            ),
-        )
+        tp, position = assignment.tp, assignment.position
+        if position is not None and self._is_again(assignment):
+            what = f"{tp.topic!r} was deleted and made again: what was read of {tp} up to offset"
+            error = LogTruncated(f"{what} {position} is not there any more")
+            self._take_truncation(assignment, error)
 
     # -- fetching --------------------------------------------------------------------------------
 
@@ -366,7 +364,7 @@ class Fetcher:
                 self._wake.set()
             else:
                 if result.error is None:
-                    assignment.topic_id = part.topic_id
+                    assignment.take_topic(part.topic_id)
                 self._take(assignment, result, attachments, connection.address)
 
     def _partition_request(self, assignment: Assignment) -> m.FetchPartition:

@@ -246,7 +246,7 @@ class Rebalancer:
             self._subscription.get(tp).is_held = held
             found = committed.get(tp)
             if found is not None:
-                self._subscription.get(tp).begin_at(found)
+                self._subscription.get(tp).begin_at(found, trio.current_time())
                 self._kept[tp] = found
         if self._auto_commit_s is not None:
             self._commit_at = trio.current_time() + self._auto_commit_s

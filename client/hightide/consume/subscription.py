@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hightide.net.retries import NEW_TOPIC_GRACE_S
 from hightide.protocol.errors import UsageError, whole
 from hightide.protocol.records import BatchHeader
 from hightide.protocol.topic_partition import TopicPartition
@@ -87,6 +88,9 @@ class Assignment:
     """The same for the fetch offset: the log that is fetched from must have it (KIP-320)."""
     topic_id: str = ""
     """What is read; empty before the first answer. A topic may be deleted and made again."""
+    topic_told_at: float | None = None
+    """When a commit told which topic it is, of which nothing was fetched since: what is known of
+    the cluster may be older than that."""
     high_watermark: int = -1
     log_start: int = -1
     paused: bool = False
@@ -129,21 +133,32 @@ class Assignment:
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
 
-    def begin_at(self, committed: OffsetAndMetadata) -> None:
+    def begin_at(self, committed: OffsetAndMetadata, now: float) -> None:
         """Go on where the group is, in the topic that it has read."""
         self.seek(committed.offset, committed.leader_epoch)
-        self.topic_id = committed.topic_id
+        self.topic_id, self.topic_told_at = committed.topic_id, now
+
+    def take_topic(self, topic_id: str) -> None:
+        """This topic was fetched from."""
+        self.topic_id, self.topic_told_at = topic_id, None
+
+    def take_news(self, now: float) -> None:
+        """A broker was asked for what it knows of the topic. One that is behind may be so for a
+        while."""
+        if self.topic_told_at is not None and now >= self.topic_told_at + NEW_TOPIC_GRACE_S:
+            self.topic_told_at = None
 
     def fetch_again(self) -> None:
         """What was fetched and not handed out is fetched once more, of the same topic."""
         assert self.position is not None, f"{self.tp} has data and no position"
-        topic_id = self.topic_id
+        topic_id, told_at = self.topic_id, self.topic_told_at
         self.seek(self.position, self.position_epoch)
-        self.topic_id = topic_id
+        self.topic_id, self.topic_told_at = topic_id, told_at
 
     def forget_position(self) -> None:
         """Where to go on is to be found by the reset policy."""
-        self.position, self.topic_id, self.fetch_offset = None, "", -1
+        self.position, self.fetch_offset = None, -1
+        self.topic_id, self.topic_told_at = "", None
         self.moves += 1
         self.position_epoch = self.fetch_epoch = -1
         self.fetched.clear()
