@@ -27,6 +27,7 @@ from hightide_broker.core.cluster.topic_keys import (
 )
 from hightide_broker.core.replication.retention import deletable
 from hightide_broker.ports import Disk, DiskError
+from hightide_broker.runtime.replication import producer_snapshots
 from hightide_broker.runtime.replication.pending_deletes import PendingDeletes
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.runtime.replication.replicas import Replicas
@@ -169,7 +170,10 @@ class Housekeeping:
         # What is known of producers outlives their records.
         if count == replica.log.segment_count and not _has_rolled(replica):
             count -= 1
-        _keep_producers(replica, replica.log.segment_bases()[count])
+        start = replica.log.segment_bases()[count]
+        if start > max(replica.log.producer_snapshots.newest, 0):
+            # A roll that found no room, or was killed, has left no snapshot.
+            producer_snapshots.keep(replica.producers, replica.log, replica.log.log_end)
         if count == 0:
             return 0
         before = replica.log.size_bytes
@@ -257,17 +261,6 @@ def _has_rolled(replica: Replica) -> bool:
         if not error.full:
             raise
         return False
-
-
-def _keep_producers(replica: Replica, start: int) -> None:
-    """The log is about to begin there, or does: what is known of producers is to be found beside
-    it, if there is room; a roll that found none, or was killed, has left nothing."""
-    if start > replica.log.producer_snapshots.newest and start > 0:
-        try:
-            replica.keep_producers(replica.log.log_end)
-        except DiskError as error:
-            if not error.full:
-                raise
 
 
 def _clean(

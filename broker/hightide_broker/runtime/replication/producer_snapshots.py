@@ -30,12 +30,13 @@ def rebuild(producers: Producers, log: Log, *, now_ms: int) -> None:
     if start < log.log_end:
         for header in log.headers(start):
             if header.base_offset in missing:
-                _keep(producers, log, header.base_offset)
+                keep(producers, log, header.base_offset)
             producers.update(header, now_ms=now_ms)
 
 
-def _keep(producers: Producers, log: Log, offset: int) -> None:
-    """Write a snapshot, if there is room: without it the next start replays more."""
+def keep(producers: Producers, log: Log, offset: int) -> None:
+    """Write a snapshot, if there is room: without it the next start replays more. Raises
+    `DiskError`."""
     try:
         log.producer_snapshots.write(offset, producers.snapshot())
     except DiskError as error:
