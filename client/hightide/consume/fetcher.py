@@ -199,9 +199,10 @@ class Fetcher:
             if self._topic_is_gone(answer):
                 return True
             self._add_partitions()
+            now = trio.current_time()
             for assignment in assignments:
                 assignment.nearby, assignment.nearby_failed = None, False
-                assignment.take_news(trio.current_time())
+                assignment.take_news(now)
             # Leaders may be known again: the tasks that fetch from them sleep.
             self._wake.set()
         return self._start_tasks(self._subscription.all())

@@ -71,7 +71,8 @@ class Membership:
         self.is_subscribed = self.must_join = bool(topics)
         """Otherwise its partitions are its own choice: it only commits."""
         self.is_lost = False
-        """It was thrown out: somebody else may read its partitions already."""
+        """It was thrown out, or a generation went by without it: somebody else may read its
+        partitions already. Until it has let go of them it commits nothing."""
         self.polled_at = trio.current_time()
         self.is_awaited = False
         """The caller waits for records right now."""

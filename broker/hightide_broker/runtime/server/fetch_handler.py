@@ -274,9 +274,10 @@ class FetchHandler:
             replica.require_leader(part.current_leader_epoch)
 
     def _nearer(self, request: m.FetchRequest, part: m.FetchPartition, replica: Replica) -> int:
-        if not request.rack or (leader := replica.leader) is None:
+        leader, rack_of = replica.leader, self._brokers.rack_of
+        if leader is None:
             return -1
-        return nearer(request, part, leader, replica.log.log_start, self._brokers.rack_of)
+        return nearer(request, part, leader, replica.log.log_start, rack_of)
 
     def _can_wait(self, request: m.FetchRequest) -> bool:
         """Whether nobody waits for a follower to hear of commits: consumers read from those that
