@@ -9,6 +9,12 @@ from statistics import median
 from compare.results import Results
 
 NONE = TO = "\N{EN DASH}"
+MODES = {
+    "by default": ("replicated", "synced"),
+    "nobody syncs": ("replicated", "replicated"),
+    "synced first": ("synced", "synced"),
+}
+"""What Kafka does, and what hightide: as they come, and like with like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,33 +45,32 @@ def _cores(label: str, key: str) -> list[Line]:
     ]
 
 
-def _acks(label: str, kafka: str, hightide: str) -> list[Line]:
+def _acks() -> list[Line]:
     return [
         Line(
-            label=f"{label}: {share}",
+            label=f"{mode}: {share}",
             unit="ms",
-            kafka=f"{kafka}.{share}_ms",
-            hightide=f"{hightide}.{share}_ms",
+            kafka=f"acks_{kafka}.{share}_ms",
+            hightide=f"acks_{hightide}.{share}_ms",
         )
+        for mode, (kafka, hightide) in MODES.items()
         for share in ("p50", "p99")
     ]
 
 
 def _rates(label: str, unit: str, key: str, figure: str) -> list[Line]:
-    """By default, and like with like: what one system does by default, the other was told to."""
+    def of(kind: str, default: str) -> str:
+        return f"{key}.{figure}" if kind == default else f"{key}_{kind}.{figure}"
+
     return [
         Line(
             label=f"{label}: {mode}",
             unit=unit,
-            kafka=f"{kafka}.{figure}",
-            hightide=f"{hightide}.{figure}",
+            kafka=of(kafka, "replicated"),
+            hightide=of(hightide, "synced"),
             more_is_better=True,
         )
-        for mode, kafka, hightide in (
-            ("by default", key, key),
-            ("nobody syncs", key, f"{key}_replicated"),
-            ("synced first", f"{key}_synced", key),
-        )
+        for mode, (kafka, hightide) in MODES.items()
     ]
 
 
@@ -109,9 +114,7 @@ GROUPS: dict[str, list[Line]] = {
         Line(label="to Arrow: client", unit="core-s", hightide="poll_arrow.client_core_s"),
     ],
     "One record at a time": [
-        *_acks("by default", "acks_replicated", "acks_synced"),
-        *_acks("nobody syncs", "acks_replicated", "acks_replicated"),
-        *_acks("synced first", "acks_synced", "acks_synced"),
+        *_acks(),
     ],
     "Spark, batch": [
         _both("`count()`", "rows/s", "spark.count_per_s", more=True),
