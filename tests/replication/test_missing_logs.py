@@ -89,17 +89,16 @@ async def test_a_log_that_nothing_is_known_of_is_made(records, kept):
     assert here.replica.log.log_end == 0
 
 
-NEXT = (
-    CreateTopic(topic="jade", topic_id="id-of-another"),
-    CreatePartition(
-        topic_id="id-of-another",
-        partition=0,
-        replicas=EVERYBODY,
-        isr=(ME,),
-        leader=ME,
-        leader_epoch=0,
-    ),
-)
+def another(replicas):
+    """The next topic of the name."""
+    place = {"topic_id": "id-of-another", "partition": 0, "leader": ME, "leader_epoch": 0}
+    return (
+        CreateTopic(topic="jade", topic_id="id-of-another"),
+        CreatePartition(replicas=replicas, isr=(ME,), **place),
+    )
+
+
+NEXT = another(EVERYBODY)
 """A topic of the same name, made while this broker was away: others wait for what it has of it."""
 
 
@@ -136,12 +135,7 @@ async def torn(**facts):
 async def made_again_meanwhile():
     """The next process, after its only replica's topic was deleted and made again."""
     _, here = await stopped(leader=ME, isr=(ME,), clean=False)
-    partition = CreatePartition(
-        topic_id="another", partition=0, replicas=(ME,), isr=(ME,), leader=ME, leader_epoch=0
-    )
-    here.replay(
-        RemoveTopic(topic_id="id-of-jade"), CreateTopic(topic="jade", topic_id="another"), partition
-    )
+    here.replay(RemoveTopic(topic_id="id-of-jade"), *another((ME,)))
     return here
 
 
