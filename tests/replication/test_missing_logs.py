@@ -1,8 +1,8 @@
 """A log that held records and is gone: never made new, empty, where others rely on it.
 
-Goal: somebody who removed a directory, or a bit that turned a topic's id into another one, loses
-nothing that another replica still has; and what was never written, or nobody relies on, is simply
-made. Method: a second process on the disk of the first one, with the metadata it had.
+Goal: somebody who removed a directory, or put another topic's there, loses nothing that another
+replica still has; and what was never written, or nobody relies on, is simply made. Method: a second
+process on the disk of the first one, with the metadata it had.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def lose(disk):
 
 def confuse(disk):
     """The directory says that it is of another topic."""
-    disk.replace(f"{DIRECTORY}/{PARTITION_METADATA}", b"version: 0\ntopic_id: id-of-jAde\n")
+    disk.replace(f"{DIRECTORY}/{PARTITION_METADATA}", b"version: 0\ntopic_id: id-of-onyx\n")
 
 
 async def stopped(*, leader, isr, records=RECORDS, committed=None, kept=True, clean=True, **config):
@@ -77,6 +77,28 @@ async def test_a_replica_that_nobody_relies_on_is_made_again_at_once(harm):
     await here.applier.load(here.image)
     here.catch_up()
     assert here.is_whole
+
+
+@pytest.mark.parametrize("isr", [EVERYBODY, (ME,)])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"version: 0\ntopic_id: id-of-jAde\n",
+        b"version: 0\ntopic_id: id-of-j\xe1\xe4e\n",
+        b"version: 0\ntopic\x1fid: id-of-jade\n",
+        b"version: 1\ntopic_id: id-of-jade\n",
+        b"version: 0\ntopic_id: id-of-jade\x0b",
+    ],
+)
+async def test_a_byte_or_two_that_turned_make_no_other_topic_of_it(isr, damaged):
+    """The only replica was set aside, as one of a topic that is deleted, and began again, empty."""
+    _, here = await stopped(leader=ME, isr=isr)
+    path = f"{DIRECTORY}/{PARTITION_METADATA}"
+    here.disk.replace(path, damaged)
+    await here.applier.load(here.image)
+    assert here.replicas.offline() == []
+    assert here.replica.log.log_end == RECORDS
+    assert here.disk.read_file(path) == b"version: 0\ntopic_id: id-of-jade\n"
 
 
 @pytest.mark.parametrize(("records", "kept"), [(0, True), (RECORDS, False)])

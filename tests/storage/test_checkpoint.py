@@ -23,6 +23,7 @@ from hightide_broker.storage.checkpoint import (
     RECOVERY_POINTS,
     MalformedCheckpoint,
     format_entries,
+    mend_partition_metadata,
     parse_entries,
     read_epochs,
     read_offsets,
@@ -210,6 +211,40 @@ def test_malformed_partition_metadata_is_named(disk, text):
     put(disk, METADATA, text)
     with pytest.raises(MalformedCheckpoint, match=METADATA):
         read_partition_metadata(disk, DIRECTORY)
+
+
+@pytest.mark.parametrize("position", range(len(f"version: 0\ntopic_id: {TOPIC_ID}\n")))
+def test_partition_metadata_is_mended_wherever_a_byte_or_two_are_damaged(disk, position):
+    write_partition_metadata(disk, DIRECTORY, TOPIC_ID)
+    whole = disk.read_file(METADATA)
+    assert not mend_partition_metadata(disk, DIRECTORY, TOPIC_ID), "nothing is to be mended"
+    for bits in (b"\x01", b"\x80\x40"):
+        damaged = bytearray(whole)
+        for place, bit in enumerate(bits, position):
+            damaged[place % len(whole)] ^= bit
+        put(disk, METADATA, bytes(damaged))
+        assert mend_partition_metadata(disk, DIRECTORY, TOPIC_ID)
+        assert disk.read_file(METADATA) == whole
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"version: 0\ntopic_id: {'z' * 3}{TOPIC_ID[3:]}\n",
+        f"version: 0\ntopic_id: {TOPIC_ID}",
+        f"version: 0\ntopic_id: {TOPIC_ID}x\n",
+        "",
+    ],
+)
+def test_partition_metadata_that_says_something_else_is_left_as_it_is(disk, text):
+    put(disk, METADATA, text.encode())
+    assert not mend_partition_metadata(disk, DIRECTORY, TOPIC_ID)
+    assert disk.read_file(METADATA) == text.encode()
+
+
+def test_where_no_partition_metadata_is_there_is_none_to_mend(disk):
+    assert not mend_partition_metadata(disk, DIRECTORY, TOPIC_ID)
+    assert not disk.exists(METADATA)
 
 
 @pytest.mark.parametrize("seed", range(8))

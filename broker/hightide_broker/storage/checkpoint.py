@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
+from operator import ne
 
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.ports import Disk
@@ -26,6 +27,8 @@ PARTITION_METADATA = "partition.metadata"
 _VERSION = "0"
 _DIGITS_MAX = 19
 """Of a number of 64 bits."""
+_DAMAGED_BYTES_MAX = 2
+"""In which a topic id may differ from another one and is still taken for it, damaged."""
 
 
 class MalformedCheckpoint(Exception):
@@ -111,8 +114,28 @@ def write_epochs(
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: str) -> None:
     """Remember which topic (not only which name) a directory belongs to, before any data."""
-    text = f"version: 0\ntopic_id: {topic_id}\n"
-    disk.replace(f"{directory}/{PARTITION_METADATA}", text.encode())
+    disk.replace(f"{directory}/{PARTITION_METADATA}", _partition_metadata(topic_id))
+
+
+def mend_partition_metadata(disk: Disk, directory: str, topic_id: str) -> bool:
+    """Write again a file that says all but this topic id; whether it had to be.
+
+    No checksum is in Kafka's form. But two topic ids differ nearly everywhere, so one that differs
+    in a byte or two is this one, damaged, and what is stored beside it belongs to no other topic.
+    """
+    path = f"{directory}/{PARTITION_METADATA}"
+    if not disk.exists(path):
+        return False
+    found, expected = disk.read_file(path), _partition_metadata(topic_id)
+    wrong = sum(map(ne, found, expected))
+    if len(found) != len(expected) or not 0 < wrong <= _DAMAGED_BYTES_MAX:
+        return False
+    disk.replace(path, expected)
+    return True
+
+
+def _partition_metadata(topic_id: str) -> bytes:
+    return f"version: 0\ntopic_id: {topic_id}\n".encode()
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> str | None:

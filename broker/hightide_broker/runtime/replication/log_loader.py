@@ -27,7 +27,12 @@ from hightide_broker.core.cluster.topic_keys import (
 from hightide_broker.ports import Disk, DiskError
 from hightide_broker.runtime.replication.checkpoints import Checkpoints
 from hightide_broker.storage.aside import has_records, set_aside
-from hightide_broker.storage.checkpoint import MalformedCheckpoint, read_partition_metadata
+from hightide_broker.storage.checkpoint import (
+    PARTITION_METADATA,
+    MalformedCheckpoint,
+    mend_partition_metadata,
+    read_partition_metadata,
+)
 from hightide_broker.storage.log import Log
 from hightide_broker.storage.recovery import LogDamaged, bytes_to_scan
 from hightide_broker.storage.segment import LogConfig
@@ -130,6 +135,7 @@ class LogLoader:
         salvage: bool,
     ) -> Log:
         path, key = f"{self._directory}/{topic.name}-{number}", TopicPartition(topic.name, number)
+        self._mend_metadata(path, topic.topic_id)
         if salvage:
             self._set_aside_if_nobodys(f"{topic.name}-{number}")
         found = read_partition_metadata(self._disk, path) if self._disk.exists(path) else None
@@ -175,6 +181,15 @@ class LogLoader:
             told = topic.name, number, opened.recovery
             log.info("%s-%d: recovered, %s", *told, extra={"event": "log_loader.recovered"})
         return opened
+
+    def _mend_metadata(self, path: str, topic_id: str) -> None:
+        """A bit that turned does not make another topic's of a directory."""
+        if mend_partition_metadata(self._disk, path, topic_id):
+            what = f"{path}/{PARTITION_METADATA}"
+            event = {"event": "log_loader.mended"}
+            log.warning(
+                "%s was damaged, written again for topic id %s", what, topic_id, extra=event
+            )
 
     def _holds_records(self, path: str) -> bool:
         """Whether there are segments with anything in them."""
