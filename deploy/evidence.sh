@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 export HIGHTIDE_VENV=${HIGHTIDE_VENV:-.venv} HIGHTIDE_COMMANDS=cold
 bin=$HIGHTIDE_VENV/bin
-pytest=("$bin/python" -m pytest -q -s -n 0)
+pytest=("$bin/python" -m pytest -q -s)
 scale=${SCALE:-100}
 wanted=" $* "
 table=()

@@ -22,7 +22,7 @@ cp -r tests "$place"
 
 [tool.mutmut]
 source_paths = ["src/"]
-pytest_add_cli_args = ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not live and not spark"]
+pytest_add_cli_args = ["-p", "no:cacheprovider", "-m", "not slow and not live and not spark"]
 pytest_add_cli_args_test_selection = ["tests/quorum", "tests/cluster", "tests/replication", "tests/groups"]
 track_dependencies = false
 TOML

@@ -3,13 +3,15 @@
 import gc
 import os
 import signal
+import subprocess
 
 import brief_jvm
+import forked_workers
 import pytest
 import warm_commands
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
-from run_order import TOGETHER, in_order
+from run_order import in_order
 from tries import tries
 
 GARBAGE = 10_000
@@ -30,27 +32,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 warm_commands.warm_nodes()
 
-# The JVMs of the Spark tests live for a minute.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", brief_jvm.options())
-os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", brief_jvm.flags())
+ARCHIVE = pytest.StashKey[subprocess.Popen]()
+"""What writes the archive of Spark's classes, beside the collection of a run by several."""
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    if config.getvalue("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling
-
-    class Together(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            file = super()._split_scope(nodeid)
-            return next((names[0] for names in TOGETHER if file.endswith(names)), file)
-
-    return Together(config, log)
+def pytest_configure(config):
+    if config.option.workers:
+        config.pluginmanager.register(forked_workers)
+        config.stash[ARCHIVE] = brief_jvm.begin()
 
 
 def pytest_collection_modifyitems(items):
-    # Needs `--no-loadscope-reorder`, as deploy/test.sh has it.
     names = in_order([item.path.name for item in items])
     rank = {name: number for number, name in enumerate(names)}
     items.sort(key=lambda item: rank[item.path.name])
@@ -59,15 +51,25 @@ def pytest_collection_modifyitems(items):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
     """Thousands of tests and all that they import stay: the collector need not look at them again
-    and again while they run, nor at what most tests make and let go of."""
+    and again while they run, nor at what most tests make and let go of. The JVMs of the Spark tests
+    live for a minute."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)
-    if session.config.option.collectonly:
-        text().validate()  # all of Unicode is gone through once, and kept for the workers
+    if writing := session.config.stash.get(ARCHIVE, None):
+        text().validate()  # all of Unicode is gone through once
+        writing.wait()
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", brief_jvm.options())
+    os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", brief_jvm.flags())
 
 
 def pytest_addoption(parser):
+    parser.addoption(
+        "--workers",
+        type=int,
+        default=0,
+        help="run so many files at a time, each in a process of so many; 0: all in this one",
+    )
     parser.addoption(
         "--rewrite",
         action="store_true",

@@ -2,9 +2,9 @@
 classes as an archive that they map instead of reading 280 jars, which is half of a start. Spark
 itself is told to write no Java for each query: what that costs pays for millions of rows.
 
-No test lives here. `deploy/test.sh` runs this file: it writes the archive once for each Java and
-each Spark, beside the environment that the tests run in. A JVM that has no archive, or another one
-than its own, starts as any other.
+No test lives here. A run by several processes runs this file: it writes the archive once for each
+Java and each Spark, beside the environment that the tests run in. A JVM that has no archive, or
+another one than its own, starts as any other.
 """
 
 import hashlib
@@ -47,6 +47,11 @@ def _archive() -> Path:
     home = find_java().home
     told = f"{home} {(home / 'release').read_text()} {pyspark.__file__} {pyspark.__version__}"
     return _PLACE / f"{hashlib.sha256(told.encode()).hexdigest()[:16]}.jsa"
+
+
+def begin() -> subprocess.Popen[bytes]:
+    """Have the archive written by a process of its own, while other things are done."""
+    return subprocess.Popen([sys.executable, __file__])
 
 
 def write() -> None:

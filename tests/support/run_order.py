@@ -84,3 +84,8 @@ def in_order(names):
         order.append(name)
         order += busy[number : number + 1] or islice(rest, BETWEEN)
     return [*order, *busy[len(waiting) :], *rest]
+
+
+def group_of(path):
+    """Files of one group are run by one process: by the first of its name."""
+    return next((names[0] for names in TOGETHER if path.name in names), path.name)
