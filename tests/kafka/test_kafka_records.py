@@ -11,9 +11,13 @@ from kafkakit import both, kafka_client, records, rows
 from patience import PATIENCE_S
 
 from hightide.protocol.records import iter_batches
+from hightide.protocol.row_spans import SPAN_RECORDS
 from hightide.protocol.rows import make_ready
+from hightide_broker.core.replication import validation
+from hightide_broker.core.replication.validation import STEPS_AT_ONCE
 from hightide_broker.kafka.about_records import no_id_yet
 from hightide_broker.kafka.converted import CONVERTED_BYTES_MAX, Conversions
+from hightide_broker.runtime.server import record_handlers
 from hightide_broker.simulation.disk import SimDisk
 
 NO_ID = ""
@@ -107,6 +111,46 @@ async def test_what_is_wrong_is_refused_by_number(data, number, words):
         if version >= 8:
             assert words in part["error_message"]
         assert await ours.values() == []
+
+
+async def test_what_is_short_to_look_into_does_not_wait_for_what_is_long(monkeypatch):
+    """Two clients with batches of millions of rows kept all others waiting, for seconds each."""
+    began = []
+
+    async def never_done(steps):
+        began.append(next(steps))
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(record_handlers, "in_slices", never_done)
+    long = rows(*[b"v"] * (STEPS_AT_ONCE * SPAN_RECORDS + 1), codec="zstd")
+    async with new_node(SimDisk()) as node, client_of(node) as ours, trio.open_nursery() as nursery:
+        await ours.create()
+        for _ in range(record_handlers.LOOKS_MAX + 1):
+            client = await nursery.start(connected_to, node)
+            nursery.start_soon(produce, client, 9, long)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(began) == record_handlers.LOOKS_MAX, "one waits for its turn"
+        async with kafka_client(node) as client:
+            for codec in ("none", "lz4", "zstd"):
+                found = await produce(client, 9, rows(b"a", codec=codec))
+                assert found["error_code"] == 0
+        nursery.cancel_scope.cancel()
+
+
+async def connected_to(node, task_status):
+    async with kafka_client(node) as client:
+        task_status.started(client)
+        await trio.sleep_forever()
+
+
+async def test_what_the_topic_does_not_take_is_not_looked_into(monkeypatch):
+    """Five MB of rows by the million were gone through before their size was looked at."""
+    async with new_node(SimDisk()) as node, client_of(node) as ours, kafka_client(node) as client:
+        await ours.create(configs={"max.message.bytes": "1000"})
+        monkeypatch.setattr(validation, "look_inside", None)
+        found = await produce(client, 9, rows(b"v" * 1000))
+        assert found["error_code"] == 10
+        assert "max.message.bytes is 1000" in found["error_message"]
 
 
 async def test_only_the_partition_that_is_wrong_is_refused():

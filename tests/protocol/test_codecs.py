@@ -9,6 +9,7 @@ bombs are inflated under tracemalloc.
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import tracemalloc
 import zlib
@@ -211,6 +212,22 @@ def test_a_large_payload_is_inflated_in_steps_of_a_mebibyte(codec: str) -> None:
     packed = compress(bytes(8 * MIB), codec)
     assert sum(1 for _ in inflating(packed, codec)) >= 8
     assert len(at_once(inflating(packed, codec))) == 8 * MIB
+
+
+def test_gzip_of_what_does_not_shrink_or_of_nothing_is_taken_in_pieces_too() -> None:
+    """All that was left was copied for each piece, or gone through in one step."""
+    noise = random.Random(1).randbytes(3 * MIB)
+    packed = compress(noise, "gzip")
+    assert sum(1 for _ in inflating(packed, "gzip")) >= len(packed) / (MIB // 4)
+    assert at_once(inflating(packed, "gzip")) == noise
+    deflater = zlib.compressobj(wbits=31)
+    head = deflater.compress(b"") + deflater.flush(zlib.Z_FULL_FLUSH)
+    packed = head + b"\0\0\0\xff\xff" * 10**6 + deflater.flush()
+    assert sum(1 for _ in inflating(packed, "gzip")) >= len(packed) / (MIB // 4)
+    assert decompress(packed, "gzip") == b""
+    for wrong in (packed + b"x", packed[:-1]):
+        with pytest.raises(CorruptBatch):
+            decompress(wrong, "gzip")
 
 
 def test_a_frame_of_a_million_empty_blocks_is_looked_at_in_steps() -> None:

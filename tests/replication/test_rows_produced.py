@@ -5,10 +5,11 @@ committed, found by time; and none is stored before all brokers can read it. Met
 simulated disk; the batches come by our own protocol.
 """
 
+import pytest
 from brokers import NOW_MS, batch, broker, client_of, new_node
 
 from hightide.protocol.conversion import to_rows
-from hightide.protocol.errors import ErrorCode
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.records import iter_batches, parse_header, stamp
 from hightide.protocol.row_spans import SPAN_RECORDS
 from hightide_broker.core.cluster.features import ROWS
@@ -103,6 +104,8 @@ async def test_more_rows_than_one_stretch_bears_are_looked_at_first_and_then_app
         stamp(again, base_offset=0, leader_epoch=-1)
         # It would be sent as something else if it were too large by now.
         replica.update_config(TopicConfig.of({"max.message.bytes": "100"}, {}))
+        with pytest.raises(Refused, match=r"max\.message\.bytes is 100"):
+            next(replica.looking_at(rows(*[b"v"] * count, producer=(7, 0, count))))
         facts = await in_slices(replica.looking_at(again))
         assert replica.append(again, now_ms=NOW_MS, facts=facts, **terms).is_repeated
         node.replicas.mark_dirty(replica)

@@ -16,7 +16,7 @@ from tries import tries
 
 from hightide.protocol.codecs import at_once, compress
 from hightide.protocol.columns import to_records
-from hightide.protocol.errors import Refused
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide.protocol.records import (
     ROWS_MAGIC,
     TIMESTAMP_MAX,
@@ -28,6 +28,7 @@ from hightide.protocol.records import (
 from hightide.protocol.row_spans import SPAN_RECORDS
 from hightide.protocol.rows import encode_rows
 from hightide_broker.core.cluster.topic_config import TopicConfig
+from hightide_broker.core.replication import validation
 from hightide_broker.core.replication.validation import (
     STEPS_AT_ONCE,
     admit,
@@ -81,7 +82,8 @@ def patched(data, at, kind, value):
 def look(data, *, inflated_max=1 << 20):
     if why := why_not_one_batch(memoryview(data)):
         raise Refused("INVALID_RECORD", why)
-    return looking_at(memoryview(data), inflated_max=inflated_max)
+    config = TopicConfig.of(LARGE, {})
+    return looking_at(memoryview(data), config, lambda _: False, inflated_max=inflated_max)
 
 
 def check(data, over=None, *, inflated_max=1 << 20):
@@ -311,6 +313,16 @@ def test_a_base_that_no_reader_can_count_from_is_refused():
 
 
 # --- how long it takes --------------------------------------------------------------------------
+
+
+def test_more_rows_than_a_client_sends_are_refused_before_they_are_inflated(monkeypatch):
+    """Some KiB may hold millions."""
+    monkeypatch.setattr(validation, "ROWS_RECORDS_MAX", 3)
+    assert check(good([NOW] * 3, codec="zstd"))
+    monkeypatch.setattr(validation, "_inflated", None)
+    with pytest.raises(Refused, match="4 records in one batch, expected 3 or less") as refused:
+        check(good([NOW] * 4, codec="zstd"))
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_a_large_batch_is_looked_at_in_steps():

@@ -22,6 +22,7 @@ from hightide import Admin, BrokerUnreachable
 from hightide.net.tcp import free_ports
 from hightide.net.tls import Tls
 from hightide.net.tls_stream import TlsNetwork
+from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST
 from hightide.protocol.errors import ApiError, ErrorCode
@@ -199,6 +200,16 @@ async def test_there_is_no_envelope_in_an_envelope(tmp_path):
         assert not nodes.controller.image.topics
         assert (await node.call(once)).metadata_offset > 0, "one that is as it should be"
         assert await topics_of(nodes.controller) == {"t"}
+
+
+async def test_what_a_node_passes_on_and_nobody_can_read_ends_no_connection(tmp_path):
+    """Others' requests are on it. A Kafka client's list of no replicas was passed on so."""
+    more = {"topic": "t", "count": 2, "assignment": [[]]}
+    body = msgspec.Raw(msgspec.msgpack.encode({"topics": [more]}))
+    wrong = c.EnvelopeRequest(api="create_partitions", body=body, principal="User:admin")
+    async with pair(tmp_path) as nodes, nodes.node(2) as node:
+        assert await refusal(node, wrong) is ErrorCode.INVALID_REQUEST
+        assert (await node.call(enveloped(new_topic("t"), "create_topics"))).metadata_offset > 0
 
 
 async def test_an_envelope_carries_nothing_but_what_a_controller_decides(tmp_path):

@@ -130,29 +130,43 @@ def _unknown_id(topic_id: str) -> Fields:
 
 def create_partitions(asked: Asked, _facts: Facts) -> Heard:
     """Give topics more partitions, where they are wanted, or where the controller puts them."""
-    more = [
-        m.MorePartitions(topic=topic["name"], count=topic["count"], assignment=_placed(topic))
-        for topic in asked.fields["topics"]
-    ]
+    more: list[m.MorePartitions] = []
+    refused: list[Fields] = []
 
     def result(name: str, number: int, message: str) -> Fields:
         return {"name": name, "error_code": number, "error_message": message or None}
 
+    for topic in asked.fields["topics"]:
+        try:
+            placed = _placed(topic["assignments"])
+        except Refused as why:
+            refused.append(result(topic["name"], number_of(why.code), why.message))
+        else:
+            count = topic["count"]
+            more.append(m.MorePartitions(topic=topic["name"], count=count, assignment=placed))
+
     def answer(body: m.CreatePartitionsResponse, _parts: Sequence[Attached]) -> Fields:
         done = [result(e.topic, number_of(e.error), told(e.message)) for e in body.topics]
-        return {"throttle_time_ms": _throttled_ms(body.topics), "results": done}
+        return {"throttle_time_ms": _throttled_ms(body.topics), "results": [*done, *refused]}
 
     def refuse(number: int, message: str) -> Fields:
-        return {"results": [result(each.topic, number, message) for each in more]}
+        return {"results": [result(each.topic, number, message) for each in more] + refused}
 
     request = m.CreatePartitionsRequest(topics=more, validate_only=asked.fields["validate_only"])
     return question(asked, request, answer, refuse)
 
 
-def _placed(topic: Fields) -> list[list[int]] | None:
-    """The replicas of each new partition, in their order."""
-    assignments = topic["assignments"]
-    return None if assignments is None else [each["broker_ids"] for each in assignments]
+def _placed(assignments: Sequence[Fields] | None) -> list[list[int]] | None:
+    """The replicas of each new partition, in their order. Raises `Refused`."""
+    if assignments is None:
+        return None
+    replicas = [each["broker_ids"] for each in assignments]
+    if not all(replicas):
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"new partition {replicas.index([])} is to have no replica, expected one or more",
+        )
+    return replicas
 
 
 def elect_leaders(asked: Asked, _facts: Facts) -> Heard:

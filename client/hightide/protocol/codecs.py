@@ -38,6 +38,7 @@ CODEC_NAMES = {number: name for name, number in ROW_CODECS.items()}
 
 _PIECE_BYTES = 1 << 20
 _DEFLATED_AT_ONCE = 1 << 18
+_FED_AT_ONCE = 1 << 18
 _ZSTD_WINDOW_MAX = 1 << 27
 _ZSTD_LEVEL = 3
 _ZSTD_BLOCKS_A_STEP = 2048
@@ -202,19 +203,24 @@ def _too_large(limit: int) -> InflatesTooFar:
 
 def _inflate_gzip(payload: memoryview, limit: int) -> Iterator[bytes]:
     inflater = zlib.decompressobj(wbits=_GZIP_WINDOW)
-    pending: Buffer = payload
-    size = 0
+    pending: Buffer = b""
+    fed = size = 0
     try:
         while size <= limit and not inflater.eof:
+            if not pending:
+                # All of it at once would be copied for each piece, or inflate to nothing for long.
+                pending = payload[fed : fed + _FED_AT_ONCE]
+                fed += len(pending)
             piece = inflater.decompress(pending, _PIECE_BYTES)
-            if not piece and not inflater.eof and not inflater.unconsumed_tail:
+            if not (piece or pending or inflater.eof):
                 raise CorruptBatch("gzip payload ends too early")
             pending = inflater.unconsumed_tail
             size += len(piece)
             yield piece
     except zlib.error as error:
         raise CorruptBatch(f"gzip payload does not inflate: {error}") from error
-    _check_rest("gzip", len(inflater.unused_data))
+    if inflater.eof:
+        _check_rest("gzip", len(inflater.unused_data) + len(payload) - fed)
 
 
 def _inflate_snappy(payload: memoryview, limit: int) -> Iterator[bytes]:

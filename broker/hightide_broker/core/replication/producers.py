@@ -74,6 +74,10 @@ class Producers:
         """Those that wrote last, with their ids, the last one first."""
         return nlargest(most, self._by_id.items(), key=lambda known: known[1].last_timestamp)
 
+    def knows(self, header: BatchHeader) -> bool:
+        """Whether the batch is stored; raises `BatchRefused` as `check` does."""
+        return self.check(header) is not None
+
     def check(self, header: BatchHeader) -> KnownBatch | None:
         """None if the batch is to be appended, else the stored batch it repeats.
 

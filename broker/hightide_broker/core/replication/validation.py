@@ -11,7 +11,7 @@ record fails. Pure. Source: Kafka's LogValidator and ProduceRequest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -52,6 +52,8 @@ from hightide_broker.core.replication.refusals import BatchRefused, Cause
 _KAFKA_CODEC_MAX = 4
 COLUMNS_RECORDS_MAX = COLUMNS_HEADERS_MAX = 1 << 16
 """Records, and headers, in one batch of columns."""
+ROWS_RECORDS_MAX = 1 << 20
+"""Records in one batch of rows: a few KiB may hold millions. librdkafka sends a million at most."""
 RECORDS_AT_ONCE, INFLATED_AT_ONCE = 20_000, 4 << 20
 """Records and bytes of batches of columns that are looked into without a pause."""
 RECORDS_TOLD_MAX = 100
@@ -131,11 +133,23 @@ def takes_long(batches: Sequence[memoryview]) -> bool:
     return records > RECORDS_AT_ONCE or inflated > INFLATED_AT_ONCE
 
 
-def looking_at(batch: memoryview, *, inflated_max: int) -> Steps[Facts]:
+def looking_at(
+    batch: memoryview,
+    config: TopicConfig,
+    knows: Callable[[BatchHeader], bool],
+    *,
+    inflated_max: int,
+) -> Steps[Facts]:
     """Everything that takes long about a batch that was sent, in steps of a few ms; raises
     `BatchRefused`. What depends on the moment is `admit`'s: a batch that is stored already is
-    answered as that, whatever was set since."""
+    answered as that, whatever was set since. Of what is not, no more is looked into than the topic
+    takes."""
     header = check_sent(batch)
+    try:
+        check_size(len(batch), config)
+    except BatchRefused:
+        if not knows(header):
+            raise
     return (yield from look_inside(batch, header, inflated_max=inflated_max))
 
 
@@ -167,8 +181,7 @@ def look_inside(batch: memoryview, header: BatchHeader, *, inflated_max: int) ->
     """What records say, of which each field was checked; raises `BatchRefused`. Each step takes
     a few ms at most."""
     try:
-        if not header.has_rows:
-            _check_columns_count(header)
+        _check_count(header)
         payload = yield from _inflated(batch, header, inflated_max)
         if header.has_rows:
             return (yield from _look_into_rows(batch, header, payload))
@@ -201,23 +214,21 @@ def _look_into_rows(batch: memoryview, header: BatchHeader, payload: Buffer) -> 
     return (yield from _facts_of_rows(rows, header))
 
 
-def _check_columns_count(header: BatchHeader) -> None:
-    """Every reader opens a batch of columns at once: so that no small one becomes millions."""
-    if header.record_count > COLUMNS_RECORDS_MAX:
+def _check_count(header: BatchHeader) -> None:
+    """Every reader opens a batch of columns at once: so that no small one becomes millions; and
+    rows are gone through one by one."""
+    most = ROWS_RECORDS_MAX if header.has_rows else COLUMNS_RECORDS_MAX
+    if header.record_count > most:
         raise BatchRefused(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"{header.record_count} records in one batch, expected {COLUMNS_RECORDS_MAX} or less: "
-            "split it",
+            f"{header.record_count} records in one batch, expected {most} or less: split it",
             "size",
         )
 
 
-def look_at_once(batch: memoryview, header: BatchHeader, *, inflated_max: int) -> Facts:
-    """What records say, without a pause; raises `BatchRefused`, also if rows take more than
-    `STEPS_AT_ONCE`."""
-    steps = look_inside(batch, header, inflated_max=inflated_max)
-    if not header.has_rows:
-        return at_once(steps)
+def at_once_if_short(steps: Steps[Facts]) -> Facts | None:
+    """What it comes to without a pause; None if that takes more than `STEPS_AT_ONCE`, and it is
+    given up. Raises `BatchRefused`."""
     try:
         for _ in range(STEPS_AT_ONCE + 1):
             next(steps)
@@ -225,6 +236,16 @@ def look_at_once(batch: memoryview, header: BatchHeader, *, inflated_max: int) -
         facts: Facts = done.value
         return facts
     steps.close()
+    return None
+
+
+def look_at_once(batch: memoryview, header: BatchHeader, *, inflated_max: int) -> Facts:
+    """What records say, without a pause; raises `BatchRefused`, also if rows take more than
+    `STEPS_AT_ONCE`."""
+    steps = look_inside(batch, header, inflated_max=inflated_max)
+    facts = at_once_if_short(steps) if header.has_rows else at_once(steps)
+    if facts is not None:
+        return facts
     raise BatchRefused(
         ErrorCode.MESSAGE_TOO_LARGE,
         f"{header.record_count} records in rows are too many to be looked at at once: "

@@ -12,7 +12,13 @@ import trio
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_NAME, API_BY_REQUEST
-from hightide.protocol.errors import ApiError, ErrorCode, HightideError, Refused
+from hightide.protocol.errors import (
+    ApiError,
+    ErrorCode,
+    HightideError,
+    Refused,
+    RemoteProtocolError,
+)
 from hightide.protocol.wire import MESSAGE_BYTES_MAX, decode_body
 from hightide.protocol.words import counted
 from hightide_broker.core.cluster.senders import check_sender
@@ -123,7 +129,7 @@ class ControllerChannel:
             )
         if self._controller is None:
             raise not_controller(self._quorum.leader)
-        controller, inner = self._controller, decode_body(request.body, api.request)
+        controller, inner = self._controller, _passed_on(request.body, api.request)
         if call.peer.node >= 0:
             check_sender(inner, call.peer.node, is_its_own=not request.principal)
         sender = None
@@ -136,6 +142,15 @@ class ControllerChannel:
             return Reply(c.EnvelopeResponse(metadata_offset=offset, body=body))
 
         return later
+
+
+def _passed_on(body: msgspec.Raw, kind: type[m.Message]) -> m.Message:
+    """What is in an envelope. Its bytes are those of whom the node speaks for, and end no
+    connection on which others' requests are, too: raises `Refused`."""
+    try:
+        return decode_body(body, kind)
+    except RemoteProtocolError as error:
+        raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
 
 
 def _plain(error: ApiError) -> str:

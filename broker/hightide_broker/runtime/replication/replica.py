@@ -288,7 +288,8 @@ class Replica:
     def looking_at(self, batch: memoryview) -> Steps[Facts]:
         """What has to be known of a batch that was sent, before it is appended; raises `Refused`.
         In steps of a few ms: it takes longer than a stretch may."""
-        return validation.looking_at(batch, inflated_max=self._inflated_max)
+        knows, most = self.producers.knows, self._inflated_max
+        return validation.looking_at(batch, self.config, knows, inflated_max=most)
 
     def append(
         self,

@@ -24,7 +24,7 @@ from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.leader_hint import leader_hint
 from hightide_broker.core.replication.leader import Leader
 from hightide_broker.core.replication.refusals import BatchRefused
-from hightide_broker.core.replication.validation import Facts
+from hightide_broker.core.replication.validation import Facts, at_once_if_short
 from hightide_broker.ports import Disk
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.call import Call, CloseConnection, Later, Outcome, Reply
@@ -40,8 +40,8 @@ from hightide_broker.runtime.server.parked_changes import ParkedChange, Waiting
 REPEATS_MAX = 100
 """How often partitions may be named again where offsets are looked for."""
 LOOKS_MAX = 2
-"""Batches that are looked into at a time: each may inflate to message.inflated.max.bytes, and came
-in a few thousand."""
+"""Batches that take long and are looked into at a time: each may inflate to
+message.inflated.max.bytes, and came in a few thousand."""
 PRODUCERS_TOLD_MAX = 5000
 """Producers in one answer: as many as a frame has room for."""
 
@@ -93,13 +93,19 @@ class RecordHandlers:
             try:
                 replica = self._replicas.get(part.topic, part.partition)
                 replica.require_leadership()
-                async with self._looking:
-                    steps = replica.looking_at(attachments[part.records])
-                    found[part.records] = await in_slices(steps)
+                found[part.records] = await self._look_into(replica, attachments[part.records])
             except Refused as refusal:
                 # Also who does not lead now: it may by then, and has not looked.
                 found[part.records] = refusal
         return found
+
+    async def _look_into(self, replica: Replica, batch: memoryview) -> Facts:
+        """A small batch waits for nobody's large one."""
+        facts = at_once_if_short(replica.looking_at(batch))
+        if facts is not None:
+            return facts
+        async with self._looking:
+            return await in_slices(replica.looking_at(batch))
 
     def produce(self, call: Call[m.ProduceRequest]) -> Outcome:
         """Append each batch; with acks=all answer once all are committed or time is up."""
