@@ -1,15 +1,10 @@
 """The committed offsets of one group: which record counts, and what is forgotten when.
 
-Goal: of two records for a partition the later one counts, in whatever order they are heard of;
-offsets of a topic that is gone count no more; old ones are forgotten by Kafka's rules. Method:
-`GroupOffsets` alone, with record offsets and times given; properties over orders.
+Goal: of two records for a partition the later one counts; offsets of a topic that is gone count no
+more; old ones are forgotten by Kafka's rules. Method: `GroupOffsets` alone, with times given.
 """
 
-from itertools import permutations
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hightide_broker.core.groups.offsets import GroupOffsets
 from hightide_broker.core.groups.records import OffsetValue
@@ -45,7 +40,7 @@ def test_nothing_is_committed_at_first():
 def test_partitions_are_apart_and_in_order():
     offsets = GroupOffsets()
     for at, where in enumerate((U0, T1, T0)):
-        offsets.commit(where, value(at, topic=where[0]), at)
+        offsets.commit(where, value(at, topic=where[0]))
     assert list(offsets.all(IDS)) == [T0, T1, U0]
     assert known(offsets) == {T0: 2, T1: 1, U0: 0}
     assert offsets.get(T1, IDS).offset == 1
@@ -53,57 +48,33 @@ def test_partitions_are_apart_and_in_order():
 
 def test_an_offset_may_go_back():
     offsets = GroupOffsets()
-    offsets.commit(T0, value(9), 1)
-    offsets.commit(T0, value(2), 2)
+    offsets.commit(T0, value(9))
+    offsets.commit(T0, value(2))
     assert known(offsets) == {T0: 2}
-
-
-def test_of_two_records_the_later_one_counts_whichever_is_heard_of_first():
-    for order in permutations([(3, 30), (5, 50), (4, 40)]):
-        offsets = GroupOffsets()
-        for at, offset in order:
-            offsets.commit(T0, value(offset), at)
-        assert known(offsets) == {T0: 50}
 
 
 def test_a_tombstone_forgets_and_what_comes_later_counts():
     offsets = GroupOffsets()
-    offsets.commit(T0, None, 1)
-    offsets.commit(T0, value(5), 2)
-    offsets.commit(T0, None, 3)
+    offsets.commit(T0, None)
+    offsets.commit(T0, value(5))
+    offsets.commit(T0, None)
     assert (bool(offsets), known(offsets)) == (False, {})
-    offsets.commit(T0, value(6), 4)
+    offsets.commit(T0, value(6))
     assert known(offsets) == {T0: 6}
 
 
-def test_a_tombstone_that_is_older_forgets_nothing():
+def test_of_what_was_forgotten_nothing_is_kept():
+    """Groups come and go for years, and so do topics."""
     offsets = GroupOffsets()
-    offsets.commit(T0, value(5), 7)
-    offsets.commit(T0, None, 6)
-    assert known(offsets) == {T0: 5}
-
-
-def test_two_offsets_of_one_batch_of_records():
-    offsets = GroupOffsets()
-    offsets.commit(T0, value(1), 7)
-    offsets.commit(T0, value(2), 7)
-    assert known(offsets) == {T0: 2}
-
-
-def test_an_offset_that_is_heard_of_after_its_tombstone_stays_forgotten():
-    offsets = GroupOffsets()
-    offsets.commit(T0, None, 6)
-    offsets.commit(T0, value(5), 5)
-    assert known(offsets) == {}
-
-
-@given(st.permutations(range(6)))
-def test_the_order_of_hearing_makes_no_difference_between_offsets(order):
-    offsets = GroupOffsets()
-    places = [T0, T1, T0, U0, T1, T0]
-    for at in order:
-        offsets.commit(places[at], value(10 + at, topic=places[at][0]), at)
-    assert known(offsets) == {T0: 15, T1: 14, U0: 13}
+    assert offsets.is_idle
+    assert offsets.take_turn(T0, "me", 1)
+    assert not offsets.is_idle, "a commit is under way"
+    offsets.commit(T0, value(5))
+    offsets.commit(T1, value(5))
+    offsets.commit(T0, None)
+    assert not offsets.is_idle
+    offsets.commit(T1, None)
+    assert offsets.is_idle
 
 
 # --- topics that are gone -------------------------------------------------------------------------
@@ -112,8 +83,8 @@ def test_the_order_of_hearing_makes_no_difference_between_offsets(order):
 @pytest.mark.parametrize("ids", [{"u": "id-u"}, {"t": "another", "u": "id-u"}])
 def test_offsets_of_a_topic_that_is_gone_or_was_made_again_do_not_count(ids):
     offsets = GroupOffsets()
-    offsets.commit(T0, value(5), 1)
-    offsets.commit(U0, value(6, topic="u"), 2)
+    offsets.commit(T0, value(5))
+    offsets.commit(U0, value(6, topic="u"))
     assert offsets.get(T0, ids) is None
     assert known(offsets, ids) == {U0: 6}
     assert expired(offsets, 0, ids=ids, read={"t", "u"}) == [T0]
@@ -122,15 +93,15 @@ def test_offsets_of_a_topic_that_is_gone_or_was_made_again_do_not_count(ids):
 
 def test_a_topic_that_was_made_again_has_offsets_of_its_own():
     offsets, ids = GroupOffsets(), {"t": "another"}
-    offsets.commit(T0, value(5), 1)
-    offsets.commit(T0, value(1, topic_id="another"), 2)
+    offsets.commit(T0, value(5))
+    offsets.commit(T0, value(1, topic_id="another"))
     assert known(offsets, ids) == {T0: 1}
     assert known(offsets) == {}
 
 
 def test_an_offset_without_a_topic_id_counts_for_no_topic():
     offsets = GroupOffsets()
-    offsets.commit(T0, OffsetValue(offset=5), 1)
+    offsets.commit(T0, OffsetValue(offset=5))
     assert known(offsets) == {}
     assert expired(offsets, 0) == [T0]
 
@@ -141,30 +112,30 @@ def test_an_offset_without_a_topic_id_counts_for_no_topic():
 @pytest.mark.parametrize(("now_ms", "gone"), [(1499, []), (1500, [T0]), (9999, [T0])])
 def test_of_a_group_that_never_had_members_time_counts_from_the_commit(now_ms, gone):
     offsets = GroupOffsets()
-    offsets.commit(T0, value(at_ms=500), 1)
+    offsets.commit(T0, value(at_ms=500))
     assert expired(offsets, now_ms) == gone
 
 
 @pytest.mark.parametrize(("now_ms", "gone"), [(2999, []), (3000, [T0, T1])])
 def test_of_an_empty_group_time_counts_from_when_it_became_empty(now_ms, gone):
     offsets = GroupOffsets()
-    offsets.commit(T0, value(at_ms=100), 1)
-    offsets.commit(T1, value(at_ms=1900), 2)
+    offsets.commit(T0, value(at_ms=100))
+    offsets.commit(T1, value(at_ms=1900))
     assert expired(offsets, now_ms, empty_since_ms=2000) == gone
 
 
 def test_what_was_committed_for_an_empty_group_stays_for_as_long_as_any_other():
     offsets = GroupOffsets()
-    offsets.commit(T0, value(at_ms=100), 1)
-    offsets.commit(T1, value(at_ms=2500), 2)
+    offsets.commit(T0, value(at_ms=100))
+    offsets.commit(T1, value(at_ms=2500))
     assert expired(offsets, 3499, empty_since_ms=2000) == [T0]
     assert expired(offsets, 3500, empty_since_ms=2000) == [T0, T1]
 
 
 def test_of_a_group_with_members_only_topics_that_nobody_reads_and_only_after_the_commit():
     offsets = GroupOffsets()
-    offsets.commit(T0, value(at_ms=0), 1)
-    offsets.commit(U0, value(topic="u", at_ms=500), 2)
+    offsets.commit(T0, value(at_ms=0))
+    offsets.commit(U0, value(topic="u", at_ms=500))
     assert expired(offsets, 1499, read={"t"}) == []
     assert expired(offsets, 1500, read={"t"}) == [U0]
     assert expired(offsets, 1 << 50, read={"t", "u"}) == []
@@ -174,22 +145,22 @@ def test_of_a_group_with_members_only_topics_that_nobody_reads_and_only_after_th
 
 def test_a_commit_begins_the_time_again():
     offsets = GroupOffsets()
-    offsets.commit(T0, value(at_ms=0), 1)
-    offsets.commit(T0, value(at_ms=900), 2)
+    offsets.commit(T0, value(at_ms=0))
+    offsets.commit(T0, value(at_ms=900))
     assert expired(offsets, 1800) == []
     assert expired(offsets, 1900) == [T0]
 
 
 def test_looking_for_what_is_old_forgets_nothing_by_itself():
     offsets = GroupOffsets()
-    offsets.commit(T0, value(), 1)
+    offsets.commit(T0, value())
     assert expired(offsets, 1 << 50) == [T0]
     assert known(offsets) == {T0: 1}
 
 
 def test_what_is_deleted_does_not_hide_what_comes_after_it():
     offsets = GroupOffsets()
-    offsets.commit(T0, value(), 1)
-    offsets.commit(T1, value(), 2)
-    offsets.commit(T0, None, 3)
+    offsets.commit(T0, value())
+    offsets.commit(T1, value())
+    offsets.commit(T0, None)
     assert expired(offsets, 1 << 50) == [T1]

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tries import tries
 
+from hightide.protocol.columns import batch_at
 from hightide.protocol.group_messages import Protocol
 from hightide_broker.core.groups.records import (
     GroupKey,
@@ -21,6 +22,7 @@ from hightide_broker.core.groups.records import (
     OffsetValue,
     decode,
     encode,
+    in_portions,
     partition_of,
 )
 
@@ -115,6 +117,36 @@ def test_a_damaged_key_is_refused(key):
 def test_a_damaged_value_is_refused(key, value):
     with pytest.raises(GroupRecordDamaged):
         decode(encode(key), value)
+
+
+def portions_of(records, batch_bytes):
+    found = [*in_portions(records, batch_bytes)]
+    for records, keys, values in found:
+        assert keys == [encode(key) for key, _ in records]
+        assert values == [None if value is None else encode(value) for _, value in records]
+        size = len(batch_at(0, values, keys))
+        assert size <= batch_bytes or len(records) == 1
+    return [len(records) for records, _, _ in found]
+
+
+@given(st.lists(st.integers(0, 4000), max_size=20), st.integers(2000, 9000))
+def test_records_are_put_into_batches_that_are_not_too_large(notes, batch_bytes):
+    records = [
+        (OffsetKey("g", "x", number), OffsetValue(offset=1, metadata="n" * note) if note else None)
+        for number, note in enumerate(notes)
+    ]
+    assert sum(portions_of(records, batch_bytes)) == len(records)
+    assert [each for records, _, _ in in_portions(records, batch_bytes) for each in records] == [
+        *records
+    ]
+
+
+def test_as_many_records_share_a_batch_as_have_room_in_it():
+    records = [(OffsetKey("g", "x", number), None) for number in range(1000)]
+    assert portions_of(records, 1 << 20) == [1000]
+    assert portions_of([], 1 << 20) == []
+    large = (OFFSET, OffsetValue(offset=1, metadata="n" * 4000))
+    assert portions_of([large, large, (OFFSET, None)], 2000) == [1, 1, 1]
 
 
 def test_text_that_is_no_utf8_is_damage():

@@ -97,3 +97,74 @@ async def test_it_stays_compacted_and_nothing_else(client, change):
     allowed = m.ConfigChange(kind="topic", name=OFFSETS_TOPIC, set={"segment.bytes": "2048"})
     answer = await client.call(m.AlterConfigsRequest(resources=[allowed]))
     assert answer.resources[0].error is None
+
+
+async def test_what_needs_more_than_one_batch_is_kept_all_the_same():
+    """A consumer of thousands of partitions could never commit."""
+    disk, count, note = GatedDisk(), 100, "n" * 4000
+    parts = [
+        g.CommitPartition(topic="t", partition=number, offset=number, metadata=note)
+        for number in range(count)
+    ]
+    every = g.OffsetFetchRequest(group="g")
+    async with new_node(disk, settings(ONE)) as node, client_of(node) as client:
+        await client.create(partitions=count)
+        await client.call(g.FindCoordinatorRequest(group="g"))
+        small = {"max.message.bytes": "250000"}
+        change = m.ConfigChange(kind="topic", name=OFFSETS_TOPIC, set=small)
+        await client.call(m.AlterConfigsRequest(resources=[change]))
+        await quiet()
+        answer = await client.call(g.OffsetCommitRequest(group="g", partitions=parts))
+        assert {each.error for each in answer.partitions} == {None}
+        replica = node.replicas.get(OFFSETS_TOPIC, 0)
+        assert len([*replica.log.batches(0)]) == 2
+        assert len((await client.call(every)).partitions) == count
+    async with new_node(disk, settings(ONE)) as node, client_of(node) as client:
+        found = (await client.call(every)).partitions
+        assert {each.partition: each.offset for each in found} == {n: n for n in range(count)}
+        await client.call(g.DeleteGroupsRequest(groups=["g"]))
+        assert (await client.call(every)).partitions == []
+
+
+async def test_of_groups_that_are_gone_nothing_is_kept():
+    """Whatever has a name of its own each time, as a console has, grew a broker for ever."""
+    disk, clock = GatedDisk(), FakeClock()
+    async with new_node(disk, settings(ONE), clock) as node, client_of(node) as client:
+        await client.create()
+        await client.call(g.FindCoordinatorRequest(group="g"))
+        (coordinator,) = await node.coordinators.all()
+        assert await commit(client, 5) is None
+        await client.call(g.DeleteGroupsRequest(groups=["g"]))
+        assert coordinator.offsets == {}
+        assert await commit(client, 5) is None
+        clock.ms += EIGHT_DAYS_MS
+        await node.coordinators._expire()
+        assert (coordinator.offsets, coordinator.groups) == ({}, {})
+    async with new_node(disk, settings(ONE), clock) as node:
+        (coordinator,) = await node.coordinators.all()
+        assert (coordinator.offsets, coordinator.groups) == ({}, {}), "tombstones are none"
+
+
+async def test_to_look_for_old_offsets_does_not_hold_the_loop():
+    """Not even where all of them stay: one look for each group, with others' turns between."""
+    async with new_node(GatedDisk(), settings(ONE)) as node, client_of(node) as client:
+        await client.create()
+        await client.call(g.FindCoordinatorRequest(group="g"))
+        part = g.CommitPartition(topic="t", partition=0, offset=1)
+        for number in range(5):
+            await client.call(g.OffsetCommitRequest(group=f"g{number}", partitions=[part]))
+        turns = 0
+        async with trio.open_nursery() as nursery:
+
+            async def count_turns():
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(count_turns)
+            await trio.lowlevel.checkpoint()
+            before = turns
+            await node.coordinators._expire()
+            nursery.cancel_scope.cancel()
+        assert turns - before >= 5

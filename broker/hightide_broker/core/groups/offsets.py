@@ -1,31 +1,23 @@
 """The committed offsets of one consumer group. Pure.
 
-An offset counts once its record is committed; of two for one partition the later record does.
-Those of a topic that was deleted count no more, even if another one has its name now.
+An offset counts once its record is committed; of two for one partition the later record does, as
+they are told in the order of the log. Those of a topic that was deleted count no more, even if
+another one has its name now. Of what was forgotten nothing is kept: groups come and go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from typing import NamedTuple
 
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker.core.groups.records import OffsetValue
-
-
-class Committed(NamedTuple):
-    """A committed offset, and the offset of the record that says so."""
-
-    value: OffsetValue | None
-    """None: it was forgotten."""
-    at: int
 
 
 class GroupOffsets:
     """Partition → what is committed."""
 
     def __init__(self) -> None:
-        self._known: dict[TopicPartition, Committed] = {}
+        self._known: dict[TopicPartition, OffsetValue] = {}
         self._newest: dict[TopicPartition, tuple[str, int]] = {}
         """Who committed each partition last, as far as this coordinator was asked, and the number
         of that commit."""
@@ -40,22 +32,28 @@ class GroupOffsets:
         return True
 
     def __bool__(self) -> bool:
-        return any(value is not None for value, _ in self._known.values())
+        return bool(self._known)
 
     def __iter__(self) -> Iterator[TopicPartition]:
         """The partitions that anything is kept for, deleted ones too."""
-        return iter([tp for tp, known in self._known.items() if known.value is not None])
+        return iter([*self._known])
 
-    def commit(self, tp: TopicPartition, value: OffsetValue | None, at: int) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is known of any partition, nor on its way."""
+        return not (self._known or self._newest)
+
+    def commit(self, tp: TopicPartition, value: OffsetValue | None) -> None:
         """A record is committed; None: a tombstone."""
-        assert at >= 0, f"{tp} is committed by a record that is nowhere"
-        known = self._known.get(tp)
-        if known is None or known.at <= at:
-            self._known[tp] = Committed(value, at)
+        if value is not None:
+            self._known[tp] = value
+        else:
+            self._known.pop(tp, None)
+            self._newest.pop(tp, None)
 
     def get(self, tp: TopicPartition, topic_ids: Mapping[str, str]) -> OffsetValue | None:
         """What is committed for a partition of the topic that has this name now."""
-        value = self._known[tp].value if tp in self._known else None
+        value = self._known.get(tp)
         return value if value is not None and value.topic_id == topic_ids.get(tp[0]) else None
 
     def all(self, topic_ids: Mapping[str, str]) -> dict[TopicPartition, OffsetValue]:
@@ -75,9 +73,7 @@ class GroupOffsets:
         """What is to be forgotten: deleted topics' at once; others' a retention after the group
         became empty (`read` is None) or, of topics that nobody reads, after the commit."""
         found = []
-        for tp, (value, _) in self._known.items():
-            if value is None:
-                continue
+        for tp, value in self._known.items():
             if value.topic_id != topic_ids.get(tp[0]):
                 found.append(tp)
             elif read is None:

@@ -6,6 +6,9 @@ The last record of a key is what counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
 import msgspec
 
 from hightide.protocol.group_messages import Protocol
@@ -83,6 +86,19 @@ def is_sound(value: GroupValue) -> bool:
     )
 
 
+Record = tuple[Key, OffsetValue | GroupValue | None]
+_BATCH_BYTES, _RECORD_BYTES = 1024, 32
+"""What a batch takes beside its records, and a record beside its key and value, at most."""
+
+
+class Portion(NamedTuple):
+    """Records for one batch, and the bytes of their keys and values."""
+
+    records: list[Record]
+    keys: list[bytes]
+    values: list[bytes | None]
+
+
 class GroupRecordDamaged(Exception):
     """A record that no coordinator wrote."""
 
@@ -102,6 +118,24 @@ def decode(key: Buffer, value: Buffer | None) -> tuple[Key, OffsetValue | GroupV
         return known, (_decode_offset if isinstance(known, OffsetKey) else _decode_group)(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise GroupRecordDamaged(str(error)) from error
+
+
+def in_portions(records: Iterable[Record], batch_bytes: int) -> Iterator[Portion]:
+    """Records in their order, in as many portions as need batches of so many bytes, none of them
+    empty; one that is larger alone has its own."""
+    portion, room = Portion([], [], []), batch_bytes - _BATCH_BYTES
+    for key, value in records:
+        key_bytes, value_bytes = encode(key), None if value is None else encode(value)
+        size = len(key_bytes) + len(value_bytes or b"") + _RECORD_BYTES
+        if portion.records and size > room:
+            yield portion
+            portion, room = Portion([], [], []), batch_bytes - _BATCH_BYTES
+        portion.records.append((key, value))
+        portion.keys.append(key_bytes)
+        portion.values.append(value_bytes)
+        room -= size
+    if portion.records:
+        yield portion
 
 
 def partition_of(group: str, partitions: int) -> int:

@@ -28,6 +28,7 @@ from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
 from hightide.protocol.messages import Message
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
+from hightide_broker.core.cluster.topic_keys import MAX_MESSAGE_BYTES
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.group_events import group_changed, last_cause
 from hightide_broker.core.groups.offsets import GroupOffsets
@@ -48,8 +49,10 @@ from hightide_broker.core.groups.records import (
     Key,
     OffsetKey,
     OffsetValue,
+    Record,
     decode,
     encode,
+    in_portions,
 )
 from hightide_broker.core.groups.text import show_group
 from hightide_broker.ports import DiskError
@@ -66,7 +69,6 @@ KEPT_AT_ONCE = 1000
 
 _NOT_HERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-Record = tuple[Key, OffsetValue | GroupValue | None]
 
 
 class Parked:
@@ -167,7 +169,7 @@ class Coordinator:
     async def _load(self) -> None:
         """Everything that coordinators before this one kept, once it is committed."""
         found = self._replica.log
-        end, latest = found.log_end, dict[Key, tuple[int, OffsetValue | GroupValue | None]]()
+        end, latest = found.log_end, dict[Key, OffsetValue | GroupValue | None]()
         for header, batch in found.batches(found.log_start):
             columns = open_batch(batch, header)
             rows = zip(
@@ -185,19 +187,22 @@ class Coordinator:
                         extra={"event": "coordinator.damaged_record"},
                     )
                     continue
-                latest[known] = offset, what
+                if what is None:
+                    latest.pop(known, None)
+                else:
+                    latest[known] = what
             await trio.lowlevel.checkpoint()
         while self._replica.committed.value < end:
             with suppress(Refused):  # too few replicas for a while
                 await self._replica.committed.wait_for(end)
             await trio.lowlevel.checkpoint()
         now = trio.current_time()
-        for number, (known, (offset, what)) in enumerate(latest.items(), 1):
+        for number, (known, what) in enumerate(latest.items(), 1):
             if number % KEPT_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             if isinstance(known, OffsetKey):
-                assert what is None or isinstance(what, OffsetValue)
-                self._offsets(known.group).commit(known.tp, what, offset)
+                assert isinstance(what, OffsetValue)
+                self._offsets(known.group).commit(known.tp, what)
             elif isinstance(what, GroupValue):
                 group = self.groups[known.group] = Group(known.group, self._limits)
                 group.restore(what, now)
@@ -329,9 +334,13 @@ class Coordinator:
 
     def append(self, records: Sequence[Record]) -> Appending:
         """Append keyed records; raises `Refused` as a coordinator says it."""
-        now_ms = self._clock.now_ms()
         keys = [encode(key) for key, _ in records]
-        values = [None if value is None else encode(value) for _, value in records]
+        return self._append(
+            keys, [None if value is None else encode(value) for _, value in records]
+        )
+
+    def _append(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Appending:
+        now_ms = self._clock.now_ms()
         batch = batch_at(now_ms, values, keys)
         try:
             appended = self._replica.append(memoryview(batch), acks_all=True, now_ms=now_ms)
@@ -356,12 +365,15 @@ class Coordinator:
             )
 
     async def commit_offsets(self, group: str, records: Sequence[Record]) -> None:
-        """Append these offsets, and have them count once they are committed; raises `Refused`."""
-        if records:
-            appending = self.append(records)
-            keep = partial(self.keep_offsets, group, records, appending.base_offset)
-            keys = frozenset(key for key, _ in records)
-            self._appended.append((appending.end_offset, keys, keep))
+        """Append these offsets, in as many batches as they need, and have them count once they are
+        committed; raises `Refused`."""
+        appending = None
+        for portion, keys, values in in_portions(records, self._replica.config[MAX_MESSAGE_BYTES]):
+            appending = self._append(keys, values)
+            keep = partial(self.keep_offsets, group, portion)
+            changing = frozenset(key for key, _ in portion)
+            self._appended.append((appending.end_offset, changing, keep))
+        if appending is not None:
             await appending.committed()
 
     async def remove(self, group: Group) -> None:
@@ -382,14 +394,21 @@ class Coordinator:
         """Whether something is appended for a key that does not count yet."""
         return any(key in keys for _, keys, _ in self._appended)
 
-    def keep_offsets(self, group: str, records: Iterable[Record], at: int) -> None:
+    def keep_offsets(self, group: str, records: Iterable[Record]) -> None:
         """Committed offset records count from here on."""
         offsets = self._offsets(group)
         for key, value in records:
             assert isinstance(key, OffsetKey)
             assert value is None or isinstance(value, OffsetValue)
-            offsets.commit(key.tp, value, at)
+            offsets.commit(key.tp, value)
             self._counts.offset_commits += value is not None
+        self.let_go(group)
+
+    def let_go(self, group: str) -> None:
+        """Keep nothing of the offsets of a group that has none."""
+        offsets = self._group_offsets.get(group)
+        if offsets is not None and offsets.is_idle:
+            del self._group_offsets[group]
 
     def is_known(self, name: str) -> bool:
         """Whether a group exists: it has, or had, members, or offsets are kept for it."""

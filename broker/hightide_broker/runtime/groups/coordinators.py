@@ -21,7 +21,7 @@ from hightide.protocol.errors import ErrorCode, Refused, RemoteProtocolError
 from hightide.protocol.topic_partition import TopicPartition
 from hightide_broker import config_keys as keys
 from hightide_broker.config import BrokerConfig
-from hightide_broker.core.cluster.image import NO_LEADER, BrokerState, ClusterImage
+from hightide_broker.core.cluster.image import NO_LEADER, BrokerState, ClusterImage, TopicState
 from hightide_broker.core.cluster.offsets_topic import OFFSETS_TOPIC
 from hightide_broker.core.groups.group import Group
 from hightide_broker.core.groups.offsets import GroupOffsets
@@ -277,8 +277,8 @@ class Coordinators:
                 yield coordinator
 
     def topic_ids(self) -> Mapping[str, str]:
-        """Topic → its id now."""
-        return {name: topic.topic_id for name, topic in self._metadata.image.topics.items()}
+        """Topic → its id now, for a stretch."""
+        return TopicIds(self._metadata.image.topics)
 
     # -- forgetting ------------------------------------------------------------------------------
 
@@ -286,6 +286,7 @@ class Coordinators:
         """Forget old offsets, and groups of which nothing is left."""
         for coordinator in self._ready():
             for name in [*{**coordinator.groups, **coordinator.offsets}]:
+                await trio.lowlevel.checkpoint()  # each is a look at all that it has committed
                 try:
                     await self._expire_group(coordinator, name)
                 except Refused as refusal:
@@ -325,6 +326,22 @@ class Coordinators:
         is_same = coordinator.groups.get(name) is group
         if is_same and group.state is State.EMPTY and not coordinator.offsets.get(name):
             await coordinator.remove(group)
+
+
+class TopicIds(Mapping[str, str]):
+    """Topic → its id, as the image has it: many groups ask for a few."""
+
+    def __init__(self, topics: Mapping[str, TopicState]) -> None:
+        self._topics = topics
+
+    def __getitem__(self, name: str) -> str:
+        return self._topics[name].topic_id
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def __len__(self) -> int:
+        return len(self._topics)
 
 
 class _Everything:
