@@ -5,11 +5,13 @@ Method: a real node, and a bare client; librdkafka's and kafka-python's admin cl
 """
 
 import pytest
-from brokers import quiet
-from kafkakit import both, quiet_clients
+from brokers import new_node, quiet, settings
+from kafkakit import both, kafka_client, quiet_clients
 from trio.to_thread import run_sync
 
+from hightide_broker.core.cluster.image import CLUSTER
 from hightide_broker.kafka.facts import Facts
+from hightide_broker.simulation.disk import SimDisk
 
 TOPIC, BROKER = 2, 4
 UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -245,6 +247,28 @@ async def test_what_is_not_named_is_unset(version):
         _, found = await described(client, 4, TOPIC, "t")
         assert found["segment.ms"]["value"] == "6000"
         assert found["retention.ms"]["config_source"] == 5
+
+
+async def test_what_the_brokers_files_say_is_not_set_back_by_naming_something_else():
+    """In Kafka a file's value is static; here the first controller takes it over for all."""
+    everybody = {"resource_type": BROKER, "resource_name": ""}
+
+    async def altered(client, values):
+        configs = [{"name": name, "value": each} for name, each in values.items()]
+        resource = {**everybody, "configs": configs}
+        answer = await client.call("alter_configs", 2, resources=[resource], validate_only=False)
+        (result,) = answer["responses"]
+        return result["error_code"], result["error_message"]
+
+    over = settings({"min.insync.replicas": "2"})
+    async with new_node(SimDisk(), over) as node, kafka_client(node) as client:
+        error, why = await altered(client, {"unclean.leader.election.enable": "false"})
+        assert error == 42
+        assert "set back min.insync.replicas" in why
+        assert "IncrementalAlterConfigs" in why
+        every = node.image.configs[CLUSTER]
+        assert every["min.insync.replicas"] == "2"
+        assert (await altered(client, every))[0] == 0
 
 
 @pytest.mark.parametrize("version", range(1, 5))

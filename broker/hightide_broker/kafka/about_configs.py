@@ -194,7 +194,8 @@ def _listed(name: str, before: str | None, value: str, operation: int) -> str:
 
 
 def alter_configs(asked: Asked, facts: Facts) -> Heard:
-    """Set some keys, and unset all others."""
+    """Set some keys, and unset all others: but none of the cluster's, some of which the first
+    controller took from its file. Kafka's brokers keep what their files say."""
 
     def change(fields: Fields, kind: str, name: str) -> m.ConfigChange:
         _check_keys_once(fields["configs"])
@@ -202,6 +203,12 @@ def alter_configs(asked: Asked, facts: Facts) -> Heard:
             each["name"]: each["value"] for each in fields["configs"] if each["value"] is not None
         }
         unset = [key for key in facts.set_on(kind, name) if key not in given]
+        if unset and (kind, name) == CLUSTER:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"this would set back {', '.join(unset)}, which may come from the brokers' files: "
+                "use IncrementalAlterConfigs",
+            )
         return m.ConfigChange(kind=kind, name=name, set=given, unset=unset)
 
     return _altering(asked, change)
