@@ -185,10 +185,12 @@ class LogLoader:
     def _mend_metadata(self, path: str, topic_id: str) -> None:
         """A bit that turned does not make another topic's of a directory."""
         if mend_partition_metadata(self._disk, path, topic_id):
-            what = f"{path}/{PARTITION_METADATA}"
-            event = {"event": "log_loader.mended"}
             log.warning(
-                "%s was damaged, written again for topic id %s", what, topic_id, extra=event
+                "%s/%s was damaged, and is written again for topic id %s",
+                path,
+                PARTITION_METADATA,
+                topic_id,
+                extra={"event": "log_loader.mended"},
             )
 
     def _holds_records(self, path: str) -> bool:
