@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import trio
 import trio.testing
 from brokers import FakeClock
 from patience import PATIENCE_S
 
+from hightide.protocol.records import iter_batches
 from hightide_broker.config import make_config
 from hightide_broker.core.cluster.changes import (
     AnyChange,
@@ -27,7 +29,7 @@ from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.ready import SnapshotPiece
 from hightide_broker.runtime.base.watermark import Watermark
 from hightide_broker.runtime.cluster.metadata_loader import ROUND_BYTES, MetadataLoader
-from hightide_broker.runtime.quorum.metadata_log import MetadataLog
+from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.segment import LogConfig
 
@@ -350,3 +352,36 @@ async def test_the_leaders_snapshot_outruns_one_that_is_being_written(
     assert node.metadata.latest_snapshot == node.metadata.earliest_snapshot == (6, 1)
     assert len(node.snapshots) == 1
     assert (node.metadata.log_start, node.metadata.log_end) == (6, 6)
+
+
+# What cannot be read.
+
+
+def damaged_at(node: Node, *, record: int, byte: int) -> None:
+    """One bit turns in the batch with this record."""
+    ((path, data),) = node.disk.files(HERE, ".log").items()
+    place = 0
+    for header, _ in iter_batches(data):
+        if header.next_offset > record:
+            break
+        place += header.size
+    node.disk.flip(path, place + byte, 0)
+
+
+@pytest.mark.parametrize("byte", [10, 16, 70], ids=["length", "magic", "record"])
+async def test_what_is_committed_and_damaged_ends_the_node_with_a_reason(byte: int) -> None:
+    node = Node(SimDisk())
+    for number in range(3):
+        node.append(topic(number))
+    damaged_at(node, record=1, byte=byte)
+    node.commit()
+    with pytest.raises(MetadataFailed, match="what is committed cannot be read"):
+        await node.metadata_loader.run()
+
+
+async def test_a_cut_through_what_is_damaged_ends_the_node_with_a_reason() -> None:
+    node = Node(SimDisk())
+    node.append(topic(0), topic(1))
+    damaged_at(node, record=0, byte=70)
+    with pytest.raises(MetadataFailed, match="damaged"):
+        node.metadata.truncate_to(1)

@@ -15,8 +15,10 @@ from quorum_world import Entry, FakeLog, Node, QuorumWorld
 
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
+from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.quorum import peers
 from hightide_broker.core.quorum import state_machine as core
+from hightide_broker.core.quorum.leader import fetch_refusal
 from hightide_broker.core.quorum.ready import Answered, ElectionState, Requested, Tick
 from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role
 
@@ -227,6 +229,61 @@ def test_an_observer_finds_the_same_leader_again_after_a_long_silence():
     assert observer.up.role is Role.UNATTACHED
     told("ask 4>1", story=story)
     assert (observer.up.role, observer.up.leader) == (Role.FOLLOWER, 1)
+
+
+def a_candidate_that_nobody_has_heard(now: str) -> QuorumStory:
+    """Leader 1 is followed by voter 3 and observer 4, since 2.5; voter 2 stood for epoch 2. It is
+    `now`."""
+    story = told("voters 1 2 3", "start 1", "start 3", "start 4", "elect 1 3", "tick 4")
+    told("settle 1 3 4", "tick 1 at=2.5", "expire 1", "settle 1 3 4", story=story)
+    told("start 2 epoch=2 voted=2", f"tick 1 at={now}", story=story)
+    assert story.world.nodes[2].up.role is Role.CANDIDATE
+    assert story.world.nodes[1].up.is_leader
+    return story
+
+
+def test_an_observer_follows_the_leader_of_the_epoch_before_a_candidate_that_died():
+    """Epoch 2 ends with its candidate, and nobody else ever heard of it: who is in it follows
+    nobody any more."""
+    story = a_candidate_that_nobody_has_heard(now="4.6")
+    observer = story.world.nodes[4]
+    told("timeout 4>1 fetch", "tick 4", "ask 4>2 fetch", "crash 2", story=story)
+    assert observer.election_state == ElectionState(1, 1), "it was told of epoch 2"
+    assert observer.up.role is Role.UNATTACHED
+    while observer.up.role is Role.UNATTACHED:
+        told(f"tick 4 at={observer.wake_at}", story=story)
+        (letter,) = (each for each in story.world.letters if each.sender == 4)
+        assert letter.to in (1, 3), "it asks one after the other"
+        told(f"ask 4>{letter.to} fetch", "expire 1", story=story)
+        if any((each.sender, each.to) == (1, 4) for each in story.world.letters):
+            told("deliver 1>4", story=story)
+    told("write 1 a", "settle 1 3 4", story=story)
+    assert (observer.up.leader, observer.up.epoch) == (1, 1)
+    assert observer.log.entries == story.world.nodes[1].log.entries
+    assert observer.up.high_watermark == 2
+
+
+@pytest.mark.parametrize(("told_of", "then"), [((-1, 2), (1, 1)), ((2, 2), (2, 2))])
+def test_an_observer_takes_a_later_epoch_over_with_its_leader_only(told_of, then):
+    story = a_candidate_that_nobody_has_heard(now="2.6")
+    observer = story.world.nodes[4]
+    (asked,) = (each for each in story.world.asked if each.asker == 4)
+    refusal = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "ask another")
+    answer = fetch_refusal(asked.request, refusal, *told_of)
+    observer.up.step(Answered(1, asked.request, answer), 2.6)
+    assert observer.up.role is Role.FOLLOWER
+    assert (observer.up.leader, observer.up.epoch) == then
+
+
+def test_a_voter_takes_an_epoch_over_that_has_no_leader():
+    """Its vote is what the next election needs, in a later epoch than that one."""
+    story = a_candidate_that_nobody_has_heard(now="4.6")
+    voter = story.world.nodes[3]
+    told("timeout 3>1 fetch", "tick 3", story=story)
+    assert (voter.up.role, voter.up.epoch) == (Role.PROSPECTIVE, 1)
+    told("ask 3>2 pre-vote", story=story)
+    assert voter.election_state == ElectionState(2)
+    assert voter.up.role is Role.UNATTACHED
 
 
 def test_a_leader_forgets_the_observer_that_is_longest_silent(monkeypatch):

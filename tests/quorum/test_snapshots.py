@@ -279,3 +279,15 @@ def test_a_snapshot_under_its_name_is_whole_whenever_the_power_fails(fate: int |
         if finished:
             break
     assert {(False, 0), (True, 1)} <= outcomes
+
+
+def test_no_first_piece_is_served_of_one_that_nobody_could_install():
+    """Not every byte is covered by a checksum: who gathered it would ask for it for ever."""
+    disk = a_disk()
+    write(disk, VALUES)
+    for bit in range(8 * len(disk.read_file(PATH))):
+        disk.flip(PATH, bit // 8, bit % 8)
+        with pytest.raises(SnapshotDamaged):
+            read_piece(disk, HERE, ID, 0, 100)
+        disk.flip(PATH, bit // 8, bit % 8)
+    assert read_piece(disk, HERE, ID, 0, 100)[1] == disk.read_file(PATH)[:100]

@@ -8,10 +8,12 @@ written on the simulated disk; `test_disk_contract.py` holds that the real one i
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from logkit import DIRECTORY, TOPIC_ID, create, put, reopen
 
+from hightide.protocol.records import crc32c
 from hightide_broker.ports import DiskError, LockHeld
 from hightide_broker.simulation.disk import SimDisk
 from hightide_broker.storage.checkpoint import (
@@ -265,7 +267,9 @@ def test_s17_a_log_of_another_topic_of_the_same_name_is_refused(disk):
 # --- meta.properties ----------------------------------------------------------------------------
 
 MINE = Meta(cluster_id="tide-pool", node_id=3, directory_id="dir-1")
-MINE_TEXT = b"version=1\ncluster.id=tide-pool\nnode.id=3\ndirectory.id=dir-1\n"
+OLDER_TEXT = b"version=1\ncluster.id=tide-pool\nnode.id=3\ndirectory.id=dir-1\n"
+"""From before there was a checksum: Kafka's lines alone."""
+MINE_TEXT = OLDER_TEXT + b"checksum=%08x\n" % crc32c(OLDER_TEXT)
 
 
 def test_meta_properties_is_kafkas_text_both_ways(disk):
@@ -279,6 +283,33 @@ def test_comments_and_the_order_of_properties_do_not_matter(disk):
     text = b"#\n#Sat Nov 21\nnode.id=3\ndirectory.id=dir-1\ncluster.id=tide-pool\nversion=1\n"
     put(disk, META, text)
     assert read_meta(disk, DATA) == MINE
+
+
+@pytest.mark.parametrize("joining", [False, True])
+def test_an_older_file_has_no_checksum_and_is_read(disk, joining):
+    put(disk, META, OLDER_TEXT + joining * b"joining=true\n")
+    assert read_meta(disk, DATA) == replace(MINE, joining=joining)
+
+
+def meta_or_refused(disk):
+    """What it says; None if it is refused, by its name."""
+    try:
+        return read_meta(disk, DATA)
+    except WrongDirectory as refused:
+        return None if META in str(refused) else refused
+
+
+@pytest.mark.parametrize("meta", [MINE, replace(MINE, joining=True)], ids=["founds", "joins"])
+def test_a_bit_of_meta_properties_that_turned_makes_nobody_else_of_a_node(disk, meta):
+    """With another directory id a voter would be none, and nobody would say so."""
+    format_directory(disk, DATA, meta)
+    found = []
+    for bit in range(8 * len(disk.read_file(META))):
+        disk.flip(META, bit // 8, bit % 8)
+        found.append(meta_or_refused(disk))
+        disk.flip(META, bit // 8, bit % 8)
+    assert {*found} <= {meta, None}
+    assert found.count(meta) <= 8 * len("checksum="), "where that word is none any more"
 
 
 def test_formatting_again_keeps_the_directory_id(disk):
@@ -315,11 +346,16 @@ def test_an_unknown_cluster_id_is_not_compared():
     "text",
     [
         b"",
-        MINE_TEXT.replace(b"version=1", b"version=2"),
-        MINE_TEXT.replace(b"version=1\n", b""),
-        MINE_TEXT.replace(b"cluster.id", b"cluster"),
-        MINE_TEXT.replace(b"node.id=3", b"node.id=three"),
-        MINE_TEXT.replace(b"directory.id", b"#directory.id"),
+        OLDER_TEXT.replace(b"version=1", b"version=2"),
+        OLDER_TEXT.replace(b"version=1\n", b""),
+        OLDER_TEXT.replace(b"cluster.id", b"cluster"),
+        OLDER_TEXT.replace(b"node.id=3", b"node.id=three"),
+        OLDER_TEXT.replace(b"directory.id", b"#directory.id"),
+        MINE_TEXT.replace(b"dir-1", b"dir-2"),
+        MINE_TEXT.replace(b"checksum=", b"joining=true\nchecksum="),
+        MINE_TEXT.replace(b"checksum=", b"checksum=0"),
+        MINE_TEXT[:-1],
+        MINE_TEXT + b"joining=true\n",
         b"\xff\xfe\x00",
     ],
 )

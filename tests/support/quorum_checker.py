@@ -3,7 +3,7 @@
 Nobody may promise what is not durable, vote twice in an epoch, or lead another's; a leader has the
 votes of a majority of the voters in force, what it commits is on the disks of a majority of them,
 and what is committed stays. A voter is a node with a directory: a disk that was lost has voted and
-held what it held, and the empty one in its place has not.
+held what it held, and the empty one in its place has not; a vote for the one is none for the other.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class QuorumChecker:
         self.founders: dict[int, str] = {}
         """The directories of nodes that were not made to join."""
         self.lost: list[Disk] = []
-        self.votes: dict[tuple[int, str, int], int] = {}
-        """By (node, directory, epoch)."""
+        self.votes: dict[tuple[int, str, int], tuple[int, str]] = {}
+        """By (node, directory, epoch): the node, and its directory, that was voted for."""
         self.leaders: dict[int, int] = {}
         self.seats: dict[int, str] = {}
         """The directory of the leader of each epoch."""
@@ -60,8 +60,11 @@ class QuorumChecker:
 
     def check_promise(self, node: Node, request: m.Message) -> None:
         match request:
-            case c.VoteRequest(pre_vote=False):
-                self.check_vote(node, node.id, request.epoch)
+            case c.VoteRequest():
+                candidate = (request.candidate, request.candidate_directory)
+                assert candidate == (node.id, node.directory), "it stands for another"
+                if not request.pre_vote:
+                    self.check_vote(node, candidate, request.epoch)
             case c.BeginQuorumEpochRequest():
                 assert node.election_state[:2] == (request.epoch, node.id), (
                     "not durable, but announced"
@@ -70,8 +73,9 @@ class QuorumChecker:
                 (part,) = request.partitions
                 assert part.fetch_offset == node.log.log_end == node.log.synced_end, "not synced"
 
-    def check_vote(self, node: Node, candidate: int, epoch: int) -> None:
-        assert (node.election_state.epoch, node.election_state.voted) == (epoch, candidate), (
+    def check_vote(self, node: Node, candidate: tuple[int, str], epoch: int) -> None:
+        known = node.election_state
+        assert (known.epoch, known.voted, known.voted_directory) == (epoch, *candidate), (
             "not durable"
         )
         given = self.votes.setdefault((node.id, node.directory, epoch), candidate)
@@ -89,14 +93,10 @@ class QuorumChecker:
 
     def check_election(self, node: Node) -> None:
         """Who begins an epoch was elected, and has whatever was committed in an earlier one."""
-        epoch, voters = node.up.epoch, node.log.voters
-        ayes = {
-            key[:2] for key, given in self.votes.items() if key[2] == epoch and given == node.id
-        }
-        assert node.election_state.voted == node.id
-        counted = [
-            each for each in ayes | {(node.id, node.directory)} if self.is_voter(voters, *each)
-        ]
+        epoch, voters, me = node.up.epoch, node.log.voters, (node.id, node.directory)
+        ayes = {key[:2] for key, given in self.votes.items() if key[2] == epoch and given == me}
+        assert node.election_state[2:] == me
+        counted = [each for each in ayes | {me} if self.is_voter(voters, *each)]
         assert len(counted) >= self.majority(voters), f"{node.id} leads {epoch} by {counted}"
         for offset, (entry, of) in enumerate(self.committed):
             if of < epoch:

@@ -224,7 +224,9 @@ class QuorumWorld:
         if isinstance(reply, c.VoteResponse):
             assert reply.granted != bool(reply.message), "a no has a reason, a yes needs none"
         if isinstance(reply, c.VoteResponse) and reply.granted and not event.request.pre_vote:
-            self.checker.check_vote(node, event.request.candidate, event.request.epoch)
+            vote = event.request
+            candidate = (vote.candidate, vote.candidate_directory)
+            self.checker.check_vote(node, candidate, vote.epoch)
         return self._answer(node, asked, reply, [])
 
     def _answer(

@@ -25,7 +25,7 @@ import msgspec
 from hightide.protocol import controller_messages as c
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.quorum.progress import majority_of
-from hightide_broker.core.quorum.ready import NOBODY, Event, Ready, Requested
+from hightide_broker.core.quorum.ready import NOBODY, ElectionState, Event, Ready, Requested
 from hightide_broker.runtime.quorum.driver import QuorumDriver
 from hightide_broker.runtime.replication.replica import Replica
 from hightide_broker.simulation.disk import SimDisk
@@ -106,11 +106,12 @@ class QuorumChecker:
         """Base offset → (next offset, epoch, CRC) of every committed batch."""
         self._ends: dict[int, int] = {}
         """Epoch → what its leader committed."""
-        self._leaders: dict[int, int] = {}
+        self._leaders: dict[int, tuple[int, str]] = {}
+        """Epoch → the node that leads it, and its directory."""
         self._written: dict[int, dict[int, float]] = {}
         """Epoch → where its leader's log ended → when it did so first."""
-        self._votes: dict[tuple[int, str, int], int] = {}
-        """(node, directory, epoch) → whom it voted for."""
+        self._votes: dict[tuple[int, str, int], tuple[int, str]] = {}
+        """(node, directory, epoch) → the node, and its directory, that it voted for."""
         self._lives: dict[int, _Life] = {}
         self._images: dict[int, tuple[int, bytes]] = {}
 
@@ -196,10 +197,12 @@ class QuorumChecker:
 
     def _check_election_state(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
         core, node = driver.core, driver.node
-        if core.voted != NOBODY:
-            voter = (node, core.config.directory, core.epoch)
-            first = self._votes.setdefault(voter, core.voted)
-            self._check(first == core.voted, f"{node} voted for {first} and {core.voted}", driver)
+        known = core.election_state
+        if known.voted != NOBODY:
+            voter = (node, core.config.directory, known.epoch)
+            vote = (known.voted, known.voted_directory)
+            first = self._votes.setdefault(voter, vote)
+            self._check(first == vote, f"{node} voted for {first} and {vote}", driver)
         gave_vote = isinstance(ready.reply, c.VoteResponse) and ready.reply.granted
         if gave_vote and isinstance(event, Requested):
             assert isinstance(event.request, c.VoteRequest)
@@ -208,24 +211,26 @@ class QuorumChecker:
         if ready.election_state is not None or gave_vote or asks_votes:
             durable = self._durable_election_state(self.machines[node])
             self._check(
-                durable == (core.epoch, core.leader, core.voted),
+                durable == known,
                 f"{node} has (epoch, leader, vote) {durable} on disk",
                 driver,
             )
 
-    def _durable_election_state(self, machine: Body) -> tuple[int, int, int] | None:
+    def _durable_election_state(self, machine: Body) -> ElectionState | None:
         path = f"{machine.directory}/{METADATA_DIRECTORY}/quorum-state"
         data = machine.disk.durable_file(path)
         if data is None:
             return None
         fields = json.loads(data)
-        return fields["leaderEpoch"], fields["leaderId"], fields["votedId"]
+        told = (fields[name] for name in ("leaderEpoch", "leaderId", "votedId", "votedDirectoryId"))
+        return ElectionState(*told)
 
     def _check_leader(self, driver: QuorumDriver, event: Event, ready: Ready) -> None:
         core, node = driver.core, driver.node
         if core.is_leader:
-            first = self._leaders.setdefault(core.epoch, node)
-            self._check(first == node, f"{first} and {node} lead epoch {core.epoch}", driver)
+            me = (node, core.config.directory)
+            first = self._leaders.setdefault(core.epoch, me)
+            self._check(first == me, f"{first} and {me} lead epoch {core.epoch}", driver)
             cut = ready.truncate_to is not None or ready.install is not None
             self._check(not cut, f"leader {node} cut its log", driver)
             written = self._written.setdefault(core.epoch, {})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from hightide.protocol.records import crc32c
 from hightide_broker.ports import Disk, Lock
 
 META = "meta.properties"
@@ -21,6 +22,7 @@ RESERVE = ".reserve"
 """Room for what must be written on a full disk; see `ports.Disk.keep_reserve`."""
 CLEAN_SHUTDOWN = ".clean_shutdown"
 FORMAT_VERSION = "1"
+_CHECKSUM = b"checksum="
 
 
 class WrongDirectory(Exception):
@@ -43,12 +45,13 @@ class Meta:
     not vote before it is admitted again (KIP-853)."""
 
     def format(self) -> bytes:
-        """Kafka's properties file, with one line more."""
+        """Kafka's properties file, with a line more, and one with a checksum of those before."""
         joining = "joining=true\n" if self.joining else ""
-        return (
+        said = (
             f"version={FORMAT_VERSION}\ncluster.id={self.cluster_id}\n"
             f"node.id={self.node_id}\ndirectory.id={self.directory_id}\n{joining}"
         ).encode()
+        return said + _CHECKSUM + b"%08x\n" % crc32c(said)
 
 
 def read_meta(disk: Disk, directory: str) -> Meta | None:
@@ -56,7 +59,10 @@ def read_meta(disk: Disk, directory: str) -> Meta | None:
     path = f"{directory}/{META}"
     if not disk.exists(path):
         return None
-    lines = disk.read_file(path).decode("utf-8", "replace").splitlines()
+    data = disk.read_file(path)
+    if not _is_whole(data):
+        raise _damaged(path)
+    lines = data.decode("utf-8", "replace").splitlines()
     pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     try:
         if pairs["version"] != FORMAT_VERSION:
@@ -70,10 +76,20 @@ def read_meta(disk: Disk, directory: str) -> Meta | None:
             pairs.get("joining") == "true",
         )
     except (KeyError, ValueError) as error:
-        raise DirectoryDamaged(
-            f"{path} is damaged, expected version, cluster.id, node.id and directory.id: restore "
-            f"it from a copy"
-        ) from error
+        raise _damaged(path) from error
+
+
+def _damaged(path: str) -> DirectoryDamaged:
+    return DirectoryDamaged(
+        f"{path} is damaged, expected version, cluster.id, node.id and directory.id as they were "
+        f"written: restore it from a copy"
+    )
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether it is what was written, as far as that is known: of older files it is not."""
+    said, mark, checksum = data.partition(_CHECKSUM)
+    return not mark or checksum == b"%08x\n" % crc32c(said)
 
 
 def format_directory(disk: Disk, directory: str, meta: Meta) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from hightide.protocol.records import crc32c
 from hightide_broker.ports import Disk
 
 QUORUM_STATE = "quorum-state"
@@ -26,16 +27,22 @@ class QuorumState:
     leader_id: int = -1
     leader_epoch: int = 0
     voted_id: int = -1
+    voted_directory_id: str = ""
 
     def format(self) -> bytes:
-        """Kafka's JSON."""
+        """Kafka's JSON, and a checksum of it: a digit that turned would be another vote."""
         fields = {
             "leaderId": self.leader_id,
             "leaderEpoch": self.leader_epoch,
             "votedId": self.voted_id,
+            "votedDirectoryId": self.voted_directory_id,
             "data_version": 1,
         }
-        return json.dumps(fields).encode()
+        return json.dumps(fields | {"checksum": _checksum(fields)}).encode()
+
+
+def _checksum(fields: dict[str, object]) -> int:
+    return crc32c(json.dumps(fields).encode())
 
 
 def read_quorum_state(disk: Disk, directory: str) -> QuorumState:
@@ -47,8 +54,14 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState:
         fields = json.loads(disk.read_file(path))
         if fields["data_version"] != 1:
             raise QuorumStateDamaged(f"{path} has version {fields['data_version']}, expected 1")
+        checksum = fields.pop("checksum", None)
+        if checksum not in (None, _checksum(fields)):
+            raise QuorumStateDamaged(f"{path} is damaged: its checksum is {checksum}")
         state = QuorumState(
-            int(fields["leaderId"]), int(fields["leaderEpoch"]), int(fields["votedId"])
+            int(fields["leaderId"]),
+            int(fields["leaderEpoch"]),
+            int(fields["votedId"]),
+            str(fields.get("votedDirectoryId", "")),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise QuorumStateDamaged(f"{path} is damaged: {error}") from error

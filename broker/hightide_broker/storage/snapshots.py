@@ -126,8 +126,12 @@ def _read(disk: Disk, path: str, epoch: int) -> list[bytes]:
 def read_piece(
     disk: Disk, directory: str, snapshot: Id, position: int, max_bytes: int
 ) -> tuple[int, bytes]:
-    """(size of the whole file, up to `max_bytes` from `position`)."""
-    file = disk.open(snapshot_path(directory, snapshot))
+    """(size of the whole file, up to `max_bytes` from `position`). Raises `DiskError`, and for the
+    first piece `SnapshotDamaged`: who gathers all of them could use none."""
+    path = snapshot_path(directory, snapshot)
+    if position == 0:
+        _read(disk, path, snapshot[1])
+    file = disk.open(path)
     try:
         return file.size(), file.read(position, max_bytes)
     finally:
@@ -136,8 +140,11 @@ def read_piece(
 
 def written_at_ms(disk: Disk, directory: str, snapshot: Id) -> int:
     """When a snapshot was made, wherever that was, in ms since 1970. Raises `DiskError`."""
-    _, head = read_piece(disk, directory, snapshot, 0, HEADER_BYTES)
-    return parse_header(head).base_timestamp
+    file = disk.open(snapshot_path(directory, snapshot))
+    try:
+        return parse_header(file.read(0, HEADER_BYTES)).base_timestamp
+    finally:
+        file.close()
 
 
 def remove_snapshot(disk: Disk, directory: str, snapshot: Id) -> None:

@@ -38,18 +38,21 @@ class SyncedEnd:
     def raise_to(self, offset: int) -> None:
         """All below is on disk now. Where there is no room, what was known before stays; raises
         `DiskError` for anything else."""
-        if offset > self.offset:
-            try:
-                self._write(offset)
-            except DiskError as error:
-                if not error.full:
-                    raise
+        if offset <= self.offset:
+            return
+        # First: of a write that failed the name may be there, and a cut is to lower what it says.
+        self.offset = offset
+        try:
+            self._write(offset)
+        except DiskError as error:
+            if not error.full:
+                raise
 
     def lower_to(self, offset: int) -> None:
         """The log is about to be cut there; raises `DiskError`."""
         if offset < self.offset:
             self._write(offset)
+            self.offset = offset
 
     def _write(self, offset: int) -> None:
         self._disk.replace(self._path, f"{offset}\n".encode())
-        self.offset = offset

@@ -154,6 +154,7 @@ class VoteRequest(Message, frozen=True, kw_only=True):
     pre_vote: bool = False
     voter_directory: str = ""
     """The directory of the voter who is asked (KIP-853); empty: no record of them is known."""
+    candidate_directory: str = ""
 
 
 class QuorumResponse(Message, frozen=True, kw_only=True):

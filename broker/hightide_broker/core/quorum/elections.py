@@ -26,13 +26,7 @@ from hightide_broker.core.quorum.leader import (
 from hightide_broker.core.quorum.membership import Membership
 from hightide_broker.core.quorum.peers import Peers
 from hightide_broker.core.quorum.progress import HighWatermark, last_majority_contact
-from hightide_broker.core.quorum.ready import (
-    NOBODY,
-    Answered,
-    ElectionState,
-    LogView,
-    Sending,
-)
+from hightide_broker.core.quorum.ready import NOBODY, Answered, ElectionState, LogView, Sending
 from hightide_broker.core.quorum.roles import TRANSITIONS, QuorumConfig, Role
 from hightide_broker.core.quorum.votes import PendingAnnouncements, Votes
 
@@ -58,7 +52,7 @@ class Elections:
         """`peers` are kept while this node leads, `follower` is what it follows with; of the log
         and the `watermark` only is read."""
         self.role = Role.UNATTACHED
-        self.epoch, self.leader, self.voted = known
+        self.epoch, self.leader, self.voted, self._voted_directory = known
         self.epoch_start = -1
         """Where a leader's own epoch begins."""
         self.stopping = False
@@ -83,7 +77,7 @@ class Elections:
         """The role after a start."""
         me = self._config.node
         if self.epoch < self._log.last_epoch:
-            self.epoch, self.leader, self.voted = self._log.last_epoch, NOBODY, NOBODY
+            self._begin_epoch(self._log.last_epoch)
         if self.leader == me and not (self._may_stand and self._others):
             self.leader = NOBODY
         if self.leader == me:
@@ -114,7 +108,7 @@ class Elections:
     @property
     def state(self) -> ElectionState:
         """What must be durable before anything is said that rests on it."""
-        return ElectionState(self.epoch, self.leader, self.voted)
+        return ElectionState(self.epoch, self.leader, self.voted, self._voted_directory)
 
     @property
     def is_leader(self) -> bool:
@@ -207,18 +201,19 @@ class Elections:
         self._peers.end()
         self._follower.end()
 
-    def _become_unattached(self, epoch: int, now: float, *, voted: int = NOBODY) -> None:
+    def _begin_epoch(self, epoch: int, voted: int = NOBODY, directory: str = "") -> None:
+        self.epoch, self.leader = epoch, NOBODY
+        self.voted, self._voted_directory = voted, directory
+
+    def _become_unattached(self, epoch: int, now: float) -> None:
         """Know no leader, of a higher epoch or after a vote."""
         assert epoch >= self.epoch, f"{self!r}: epoch would fall to {epoch}"
-        if self.role in (Role.LEADER, Role.FOLLOWER) or voted != NOBODY:
+        if self.role in (Role.LEADER, Role.FOLLOWER):
             # Otherwise what is left of the old timer goes on: epochs must not put elections off.
             self._deadline = now + self._election_timeout()
         self._become(Role.UNATTACHED)
         if epoch > self.epoch:
-            self.epoch, self.leader, self.voted = epoch, NOBODY, NOBODY
-        if voted != NOBODY:
-            assert self.voted in (NOBODY, voted), f"{self!r} voted for {self.voted}, now {voted}"
-            self.voted = voted
+            self._begin_epoch(epoch)
         if not self._is_voter:
             self._follower.search(now)
 
@@ -227,7 +222,7 @@ class Elections:
             return
         self._become(Role.FOLLOWER)
         if epoch > self.epoch:
-            self.epoch, self.leader, self.voted = epoch, NOBODY, NOBODY
+            self._begin_epoch(epoch)
         assert self.leader in (NOBODY, leader), f"{self!r}: {leader} leads this epoch as well"
         self.leader = leader
         self._deadline = now + self._config.fetch_timeout_s
@@ -242,7 +237,7 @@ class Elections:
 
     def _become_candidate(self, now: float) -> None:
         self._become(Role.CANDIDATE)
-        self.epoch, self.leader, self.voted = self.epoch + 1, NOBODY, self._config.node
+        self._begin_epoch(self.epoch + 1, self._config.node, self._config.directory)
         self._seek_votes(now)
         if self._votes.won:
             self._become_leader(now)
@@ -285,10 +280,7 @@ class Elections:
         self._deadline = now + self._backoff()
 
     def _backoff(self) -> float:
-        """Longer and longer with each election lost, and never the same for two voters."""
-        slots = min(1 << min(self._elections_lost, 10), 1 << 10)
-        longest = min(0.1 * slots, self._config.election_backoff_max_s)
-        return self._config.retry_backoff_s + longest * self._random()
+        return self._config.backoff_s(self._elections_lost, self._random())
 
     # -- announcing: votes, and beginnings and ends of epochs -------------------------------------
 
@@ -330,6 +322,7 @@ class Elections:
             cluster_id=cluster_id,
             voter=peer,
             candidate=me,
+            candidate_directory=self._config.directory,
             epoch=self.epoch,
             last_epoch=self._log.last_epoch,
             log_end=self._log.log_end,
@@ -345,9 +338,8 @@ class Elections:
         response = event.response
         if response is None:
             if is_current:
-                again_in = self._config.retry_backoff_s
-                if self.is_leader:
-                    again_in = self._config.fetch_timeout_s / 2
+                half = self._config.fetch_timeout_s / 2
+                again_in = half if self.is_leader else self._config.retry_backoff_s
                 self._announcements.failed(event.peer, again_at=now + again_in)
                 if self._votes.miss(event.peer):
                     self._lose(now)
@@ -372,7 +364,8 @@ class Elections:
         if epoch > self.epoch:
             if leader != NOBODY:
                 self._become_follower(leader, epoch, now)
-            else:
+            elif self._may_stand:
+                # Others go by leaders alone: this epoch may end with its candidate, unheard of.
                 self._become_unattached(epoch, now)
         elif leader != NOBODY and (self.leader == NOBODY or self._has_lost_sight_of(leader)):
             self._become_follower(leader, epoch, now)
@@ -456,9 +449,13 @@ class Elections:
             return up_to_date and not self.is_leader
         if self.leader != NOBODY:
             return False
+        candidate = request.candidate, request.candidate_directory
         if self.voted == NOBODY and up_to_date:
-            self._become_unattached(self.epoch, now, voted=request.candidate)
-        return self.voted == request.candidate
+            self._become_unattached(self.epoch, now)
+            self._deadline = now + self._election_timeout()
+            self.voted, self._voted_directory = candidate
+        # Two nodes of one id, where one takes the other's place, are two candidates.
+        return (self.voted, self._voted_directory) == candidate
 
     def _check_rival(self, leader: int, epoch: int) -> None:
         """Raise `Refused` for an old leader, or for one of an epoch that another one leads."""

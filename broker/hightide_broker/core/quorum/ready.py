@@ -90,6 +90,8 @@ class ElectionState(NamedTuple):
     epoch: int = 0
     leader: int = NOBODY
     voted: int = NOBODY
+    voted_directory: str = ""
+    """That of the node it voted for: another node may have its id by now (KIP-853)."""
 
 
 # -- events ---------------------------------------------------------------------------------------
@@ -128,11 +130,15 @@ class Unusable(NamedTuple):
     later."""
 
 
+class Unreadable(NamedTuple):
+    """Something in this node's log or snapshot, which another one asked for, cannot be read."""
+
+
 class Resign(NamedTuple):
     """This node is about to stop."""
 
 
-Event = Tick | LogSynced | Requested | Answered | Unusable | Resign
+Event = Tick | LogSynced | Requested | Answered | Unusable | Unreadable | Resign
 
 
 # -- duties ---------------------------------------------------------------------------------------

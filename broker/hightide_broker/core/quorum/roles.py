@@ -71,3 +71,9 @@ class QuorumConfig:
     retry_backoff_s: float = 0.02
     fetch_wait_ms: int = 500
     fetch_bytes_max: int = 8 << 20
+
+    def backoff_s(self, elections_lost: int, random: float) -> float:
+        """How long a candidate waits: longer and longer with each election lost, and never the same
+        for two voters."""
+        slots = min(1 << min(elections_lost, 10), 1 << 10)
+        return self.retry_backoff_s + min(0.1 * slots, self.election_backoff_max_s) * random

@@ -46,6 +46,7 @@ from hightide_broker.core.quorum.ready import (
     Requested,
     Resign,
     Tick,
+    Unreadable,
     Unusable,
 )
 from hightide_broker.core.quorum.roles import QuorumConfig, Role, Voter
@@ -121,6 +122,11 @@ class Quorum:
         return self._elections.voted
 
     @property
+    def election_state(self) -> ElectionState:
+        """What this node must not forget."""
+        return self._elections.state
+
+    @property
     def leader_that_is_heard(self) -> int:
         """Who leads, and has answered this node since it follows; -1: nobody. A leader that is
         gone, or that this node misses, is still the one of its epoch, and so `leader`."""
@@ -182,6 +188,8 @@ class Quorum:
         if known.epoch == before.epoch:
             assert before.leader in (NOBODY, known.leader), f"{self!r} forgot {before}"
             assert before.voted in (NOBODY, known.voted), f"{self!r} forgot {before}"
+            is_kept = before.voted == NOBODY or before.voted_directory == known.voted_directory
+            assert is_kept, f"{self!r} forgot {before}"
         changes = ready.append or ready.install or ready.truncate_to is not None
         assert not (self.is_leader and changes), f"{self!r} follows while it leads: {ready}"
         assert not (ready.begin_epoch and ready.serve), f"{self!r} serves an epoch not begun"
@@ -201,6 +209,9 @@ class Quorum:
                 self._elections.answered(event, now)
             case Unusable():
                 self._follower.begin_again(now + self.config.retry_backoff_s)
+            case Unreadable():
+                if self.is_leader:
+                    self._elections.resign(now)
             case Resign():
                 self._elections.stop(now)
 

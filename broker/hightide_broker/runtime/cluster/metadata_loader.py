@@ -20,7 +20,9 @@ from hightide_broker.core.cluster.changes import AnyChange
 from hightide_broker.core.cluster.image import ClusterImage, differences
 from hightide_broker.ports import DiskError
 from hightide_broker.runtime.base.watermark import Watermark
-from hightide_broker.runtime.quorum.metadata_log import MetadataLog
+from hightide_broker.runtime.quorum.metadata_log import MetadataFailed, MetadataLog
+from hightide_broker.storage.segment import SegmentDamage
+from hightide_broker.storage.snapshots import SnapshotDamaged
 
 log = logging.getLogger("hightide.metadata")
 
@@ -106,18 +108,24 @@ class MetadataLoader:
                     await self._write_snapshot()
 
     async def _apply(self) -> None:
-        if self.applied.value < self._metadata.log_start:
-            old = self.image
-            self._load_snapshot()
-            changes = differences(old, self.image)
-        else:
-            changes = self._replay()
+        try:
+            changes = self._read()
+        except (DiskError, SegmentDamage, SnapshotDamaged) as error:
+            raise MetadataFailed(f"what is committed cannot be read: {error}") from error
         assert self.image.offset > self.applied.value, "what is committed ends inside a batch"
         if self._instrument is not None:
             self._instrument.image_applied(self._node, self.image)
         if self._follower is not None:
             await self._follower.apply(self.image, changes)
         self.applied.advance(self.image.offset)
+
+    def _read(self) -> Sequence[AnyChange]:
+        """Take what is committed into the image, or the first part of it; what that changed."""
+        if self.applied.value >= self._metadata.log_start:
+            return self._replay()
+        old = self.image
+        self._load_snapshot()
+        return differences(old, self.image)
 
     def _load_snapshot(self) -> None:
         snapshot = self._metadata.latest_snapshot
@@ -153,7 +161,7 @@ class MetadataLoader:
         try:
             size = await self._metadata.write_snapshot(snapshot, self.image.changes())
             self._metadata.prune(self._retention_bytes)
-        except DiskError as error:
+        except (DiskError, SnapshotDamaged) as error:
             self.errors += 1
             log.warning(
                 "no snapshot was written, trying again later: %s",

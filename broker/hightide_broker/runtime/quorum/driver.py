@@ -39,6 +39,7 @@ from hightide_broker.core.quorum.ready import (
     Sending,
     SnapshotId,
     Tick,
+    Unreadable,
     Unusable,
 )
 from hightide_broker.core.quorum.roles import QuorumConfig, Voter
@@ -56,6 +57,8 @@ from hightide_broker.storage.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
+from hightide_broker.storage.segment import SegmentDamage
+from hightide_broker.storage.snapshots import SnapshotDamaged
 from hightide_broker.storage.sync_job import SyncJob
 from hightide_broker.trace.events import Tell, tell_nobody
 
@@ -65,6 +68,7 @@ FETCH_WAIT_MS_MAX = 60_000
 HEARING_LOOKS = 20
 """In the time that a fetch waits."""
 SNAPSHOT_PIECE_BYTES_MAX = 8 << 20
+_UNREADABLE = (SegmentDamage, SnapshotDamaged, DiskError)
 
 
 class Term(NamedTuple):
@@ -107,7 +111,9 @@ class QuorumDriver:
         state = read_quorum_state(disk, directory)
         # What is there may be in the page cache only, if the process before could not sync it.
         write_quorum_state(disk, directory, state)
-        election_state = ElectionState(state.leader_epoch, state.leader_id, state.voted_id)
+        election_state = ElectionState(
+            state.leader_epoch, state.leader_id, state.voted_id, state.voted_directory_id
+        )
         self.core = Quorum(
             config, metadata, election_state, random=random.random, now=trio.current_time()
         )
@@ -210,7 +216,8 @@ class QuorumDriver:
         return ready
 
     def _persist(self, election_state: ElectionState) -> None:
-        state = QuorumState(election_state.leader, election_state.epoch, election_state.voted)
+        epoch, leader, voted, voted_directory = election_state
+        state = QuorumState(leader, epoch, voted, voted_directory)
         try:
             write_quorum_state(self._disk, self._directory, state)
         except DiskError as error:
@@ -387,8 +394,27 @@ class QuorumDriver:
     # -- answering others ------------------------------------------------------------------------
 
     def begin(self, call: Call[m.Message]) -> Reply | Later:
-        """Answer a voter or an observer."""
-        request = call.request
+        """Answer a voter or an observer; raises `Refused`."""
+        try:
+            return self._begin(call.request)
+        except _UNREADABLE as error:
+            return self._hand_over(call.request, error)
+
+    def _hand_over(self, request: m.Message, error: Exception) -> Reply:
+        """A leader that cannot read what it has makes room for one that can: nobody would ever get
+        that from it. Alone it serves those who need nothing of it. Raises `Refused`."""
+        log.error(
+            "the metadata cannot be read: %s", error, extra={"event": "driver.metadata_unreadable"}
+        )
+        if not self.core.membership.others:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self.step(Unreadable())
+        reply = self.step(Requested(request)).reply
+        assert reply is not None, f"{self.core!r} has resigned, and serves {request}"
+        self._told.answered(request, reply)
+        return Reply(reply)
+
+    def _begin(self, request: m.Message) -> Reply | Later:
         ready = self.step(Requested(request))
         if ready.reply is not None:
             self._told.answered(request, ready.reply)
@@ -406,23 +432,14 @@ class QuorumDriver:
         return partial(self._park, request, wake)
 
     def _snapshot_piece(self, request: c.FetchSnapshotRequest) -> Reply:
-        leader, epoch = self.core.leader, self.core.epoch
+        answer = partial(c.FetchSnapshotResponse, epoch=self.core.epoch, leader=self.core.leader)
         wanted = SnapshotId(request.snapshot.end_offset, request.snapshot.epoch)
         most = min(max(request.max_bytes, 1), SNAPSHOT_PIECE_BYTES_MAX)
         try:
             size, data = self.metadata.snapshot_piece(wanted, request.position, most)
         except Refused as refusal:
-            return Reply(
-                c.FetchSnapshotResponse(
-                    epoch=epoch, leader=leader, error=refusal.code, message=refusal.message
-                )
-            )
-        return Reply(
-            c.FetchSnapshotResponse(
-                epoch=epoch, leader=leader, size=size, position=request.position, data=0
-            ),
-            [data],
-        )
+            return Reply(answer(error=refusal.code, message=refusal.message))
+        return Reply(answer(size=size, position=request.position, data=0), [data])
 
     def _fetched(self, request: m.FetchRequest, *, even_nothing: bool = False) -> Reply | None:
         """The answer to a valid fetch; None if there is nothing to say yet."""
@@ -449,10 +466,13 @@ class QuorumDriver:
             with trio.move_on_at(over):
                 await wake.wait()
             self._parked.pop(wake, None)
-            ready = self.step(Requested(request, parked=True))
-            if ready.reply is not None:
-                return Reply(ready.reply)
-            answer = self._fetched(request, even_nothing=trio.current_time() >= over)
+            try:
+                ready = self.step(Requested(request, parked=True))
+                if ready.reply is not None:
+                    return Reply(ready.reply)
+                answer = self._fetched(request, even_nothing=trio.current_time() >= over)
+            except _UNREADABLE as error:
+                return self._hand_over(request, error)
             if answer is not None:
                 return answer
             wake = Wake()

@@ -43,7 +43,7 @@ from hightide_broker.storage.aside import has_records
 from hightide_broker.storage.checkpoint import PARTITION_METADATA
 from hightide_broker.storage.file_slice import FileSlice
 from hightide_broker.storage.log import Log, UnexpectedAppendOffset
-from hightide_broker.storage.segment import LogConfig
+from hightide_broker.storage.segment import LogConfig, SegmentDamage
 from hightide_broker.storage.snapshots import (
     SnapshotDamaged,
     SnapshotWriter,
@@ -327,7 +327,7 @@ class MetadataLog:
         try:
             self._floor.lower_to(offset)
             self._log.truncate_to(offset)
-        except DiskError as error:
+        except (DiskError, SegmentDamage) as error:
             raise MetadataFailed(str(error)) from error
         self._voters = [each for each in self._voters if each[0] <= self.log_end]
 
