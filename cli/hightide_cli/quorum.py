@@ -171,13 +171,19 @@ def _add(bootstrap: str, timeout_s: float, node: int, address: tuple[str, int]) 
     """Add a voter, as soon as it has caught up."""
     from hightide.protocol.errors import ApiError, ErrorCode
 
-    until = time.monotonic() + timeout_s
+    until, is_again = time.monotonic() + timeout_s, False
     while True:
         try:
             return ask(bootstrap, timeout_s, lambda admin: admin.add_voter(node, *address))
         except ApiError as error:
+            if is_again and error.code is ErrorCode.DUPLICATE_VOTER:
+                # What was asked for before, and nobody heard the answer to.
+                for voter in ask(bootstrap, timeout_s, _describe_quorum).voters:
+                    if voter.id == node and (voter.host or address[0], voter.port) == address:
+                        return voter.directory
             if error.code is not ErrorCode.REQUEST_TIMED_OUT or time.monotonic() >= until:
                 raise
+        is_again = True
         time.sleep(AGAIN_S)
 
 
