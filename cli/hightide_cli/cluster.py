@@ -33,6 +33,7 @@ from hightide_cli.processes import (
     wait_for_all,
 )
 from hightide_cli.secure_cluster import CLIENT_FILE, write_client_file
+from hightide_cli.starting import Starting
 from hightide_cli.watching import watchable
 
 ADMISSION_S = 30.0
@@ -110,6 +111,7 @@ def up(
 
     new_topics = [_parse_topic(text) for text in topics]
     config = load_config(None, assignments)
+    starting = Starting(data)
     if is_new := read_plan(data) is None:
         _check_replicas(new_topics, count or 1)
     plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced, secure=secure)
@@ -123,16 +125,7 @@ def up(
         _say_where(plan, address, console=console)
         return
     format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
-    processes = {
-        node: start_node(
-            node,
-            port=_port_of(node, planned),
-            cluster_id=plan.cluster_id,
-            voters=plan.voters,
-            assignments=(*plan.security(node), *assignments),
-        )
-        for node, planned in missing.items()
-    }
+    processes = _started(plan, missing, assignments)
     serves = False
     try:
         wait_for_all(processes)
@@ -144,6 +137,7 @@ def up(
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: {_stopping(data)}")
             return
+        starting.end()
         _wait_in_foreground(processes)
     except BaseException:
         if not (serves and detach and len(processes) == 1):
@@ -151,6 +145,21 @@ def up(
         if is_new and not serves:
             forget_plan(data)
         raise
+
+
+def _started(
+    plan: Plan, ports: dict[NodeProcess, int], assignments: tuple[str, ...]
+) -> dict[NodeProcess, subprocess.Popen[bytes]]:
+    return {
+        node: start_node(
+            node,
+            port=_port_of(node, planned),
+            cluster_id=plan.cluster_id,
+            voters=plan.voters,
+            assignments=(*plan.security(node), *assignments),
+        )
+        for node, planned in ports.items()
+    }
 
 
 def _stop_again(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -> None:
@@ -405,7 +414,14 @@ def ps(data: Path, output: str) -> None:
 @data_option
 @click.option("--node", type=int, default=1, show_default=True, help="Which node.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as it grows.")
-@click.option("-n", "lines", type=int, default=50, show_default=True, help="How many lines.")
+@click.option(
+    "-n",
+    "lines",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="How many lines.",
+)
 def logs(data: Path, node: int, follow: bool, lines: int) -> None:
     """Print the end of a node's log."""
     found = [each for each in nodes_of(data) if each.node == node and each.log_file.exists()]

@@ -14,6 +14,7 @@ from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
     bootstrap_option,
+    check_own,
     config_option,
     run,
     timeout_option,
@@ -31,6 +32,13 @@ STARTS = {
     **dict.fromkeys(("end", "latest"), "end"),
 }
 """Words for both ends of a log; other tools have others."""
+OWN_WORDS = {
+    "topics": "TOPICS",
+    "partitions": "-p",
+    "group.id": "-g",
+    "bootstrap.servers": "-b",
+}
+"""Settings of a consumer that the command has a word of its own for."""
 FORMAT_HELP = (
     "%v value, %k key, %t topic, %p partition, %o offset, %T timestamp, %d{strftime[…]} the same "
     "in words, %h{…} each header by its own %k and %v, %S and %K lengths, %R length as 4 bytes, %e "
@@ -93,6 +101,7 @@ def consume(topics: tuple[str, ...], **flags: Any) -> None:
     if flags["group"] and flags["partitions"]:
         raise click.UsageError("-g decides which partitions are read: give no -p")
     parse_partitions(flags["partitions"])
+    check_own(flags["config"], OWN_WORDS)
     _writer(flags)
     run(_consume, topics, flags)
 

@@ -119,8 +119,17 @@ def cli() -> None:
             click.echo(f"hightide: {sentence}", err=True)
 
 
+def _have_streams() -> None:
+    """What a shell closed (`>&-`) is nothing to read, and nowhere to write to: not the next file
+    that is opened."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def main() -> None:
     """The entry point: run a command, turn what went wrong into a message and an exit code."""
+    _have_streams()
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ from hightide_cli.client_config import (
     configured_bootstrap,
     use_client_file,
 )
+from hightide_cli.failures import NOT_FOUND
 from hightide_cli.output import TellOnce
 
 if TYPE_CHECKING:
@@ -44,6 +45,13 @@ def _settings(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> 
         if "=" not in pair:
             raise click.UsageError(f"-X {pair!r}, expected NAME=VALUE")
     return dict(pair.split("=", 1) for pair in pairs)
+
+
+def check_own(settings: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Raise `UsageError` for a setting of the client that the command has a word of its own for."""
+    for name, word in own.items():
+        if name in settings:
+            raise click.UsageError(f"-X {name}={settings[name]}: say it by {word}")
 
 
 config_option = click.option(
@@ -212,7 +220,11 @@ def parse_partition(text: str) -> tuple[str, int]:
 
 
 def check_partition(topic: str, partition: int, count: int) -> None:
-    """Raise `UsageError` unless a topic with `count` partitions has this one."""
+    """End the command unless a topic with `count` partitions has this one."""
     if not 0 <= partition < count:
         last = f"{topic}:0" if count == 1 else f"{topic}:0 to {topic}:{count - 1}"
-        raise click.UsageError(f"there is no {topic}:{partition}: {topic} has {last}")
+        raise _NoSuchPartition(f"there is no {topic}:{partition}: {topic} has {last}")
+
+
+class _NoSuchPartition(click.ClickException):
+    exit_code = NOT_FOUND

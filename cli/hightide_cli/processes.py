@@ -33,6 +33,8 @@ DEFAULT_PORT = 19092
 QUIET_S = 300.0
 """How long a node that starts may say nothing in its log: a machine that is busy is only slow."""
 STOP_TIMEOUT_S = 300.0
+STOP_TOLD_S = 10.0
+"""After so long it is said who is waited for."""
 VOTERS = 3
 """Controllers of a cluster that is large enough."""
 FIRST_CONTROLLER = 101
@@ -401,10 +403,11 @@ def wait_for_all(
         if (now := [_written(node) for node in processes]) != before:
             moved_at, before = time.monotonic(), now
         facts = {node: node.facts() for node in processes}
-        if all(facts[node].get("pid") == process.pid for node, process in processes.items()):
+        at_work = {node: _at_work(node, process) for node, process in processes.items()}
+        if all(facts[node].get("pid") == pid for node, pid in at_work.items()):
             return facts
         for node, process in processes.items():
-            if (code := process.poll()) is not None:
+            if at_work[node] is None and (code := process.poll()) is not None:
                 say(f"{node.name} did not start (exit code {code}); its log ends with:")
                 said = _last_words(tail(node.log_file, 10))
                 say("\n".join(said))
@@ -416,6 +419,12 @@ def wait_for_all(
     for node in silent:
         say(f"{node.name} does not serve and says nothing for {QUIET_S:.0f} s: {node.log_file}")
     raise click.exceptions.Exit(UNREACHABLE)
+
+
+def _at_work(node: NodeProcess, process: subprocess.Popen[bytes]) -> int | None:
+    """The process that starts, or serves, a node: the one that was started for it, or the one that
+    was there first: an `up` that was killed leaves what it had started."""
+    return process.pid if process.poll() is None else node.pid()
 
 
 def _last_words(lines: list[str]) -> list[str]:
@@ -442,7 +451,8 @@ def stop_nodes(nodes: Sequence[NodeProcess], *, kill: bool = False) -> list[Node
 def stop_started(processes: Mapping[NodeProcess, subprocess.Popen[bytes]]) -> list[NodeProcess]:
     """Stop nodes that were only just started, and may not hold their directories yet; those that
     still run."""
-    stop_nodes([*processes])
+    # Not what another process holds: that is somebody else's.
+    stop_nodes([node for node, process in processes.items() if node.pid() == process.pid])
     for process in processes.values():
         process.terminate()
     deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -454,9 +464,14 @@ def stop_started(processes: Mapping[NodeProcess, subprocess.Popen[bytes]]) -> li
 
 
 def _stop_at_once(nodes: Sequence[NodeProcess], *, kill: bool) -> list[NodeProcess]:
-    deadline = time.monotonic() + STOP_TIMEOUT_S
+    begun = time.monotonic()
     left = [node for node in nodes if _signal(node, kill=kill)]
-    while left and time.monotonic() < deadline:
+    is_told = False
+    while left and (waited_s := time.monotonic() - begun) < STOP_TIMEOUT_S:
+        if not is_told and waited_s > STOP_TOLD_S:
+            is_told = True
+            names = ", ".join(f"{node.name} (process {node.pid()})" for node in left)
+            say(f"waiting for {names} to stop; --kill does not wait")
         time.sleep(_POLL_S)
         left = [node for node in left if node.pid() is not None]
     return left

@@ -21,6 +21,7 @@ from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.failures import SIGNALLED
 from hightide_cli.options import (
     bootstrap_option,
+    check_own,
     config_option,
     output_option,
     run,
@@ -75,6 +76,7 @@ READ_BYTES = 256 << 10
 @timeout_option
 def produce(topic: str, files: tuple[Path, ...], **flags: Any) -> None:
     """Write lines to TOPIC, each as it comes; returns when every record is acknowledged.
+    A line ends with a newline, or with a carriage return and a newline.
 
     Ctrl-C ends the reading; what was read is still written."""
     if flags["key_separator"] == "":
@@ -82,6 +84,7 @@ def produce(topic: str, files: tuple[Path, ...], **flags: Any) -> None:
     for pair in flags["headers"]:
         if "=" not in pair:
             raise click.UsageError(f"-H {pair!r}, expected name=value")
+    check_own(flags["config"], {"acks": "--acks", "bootstrap.servers": "-b"})
     started = time.monotonic()
     count, stopped = run(_produce, topic, files, flags)
     seconds = round(time.monotonic() - started, 3)

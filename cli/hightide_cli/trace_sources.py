@@ -20,6 +20,7 @@ ANSWER_S, SILENT_S = 5.0, 1.0
 QUORUM_S = 5.0
 """How long it may take to say who the controllers are."""
 BROKER, CONTROLLER, NOBODY = "broker", "controller", -1
+_LOOKED_AT_BYTES = 64 << 10
 BY_HAND = "hightide trace --file DIRECTORY/trace"
 
 
@@ -37,12 +38,21 @@ def traces_at(path: Path) -> Path:
     from hightide_broker.trace.ring import SUFFIX, TRACE_DIRECTORY
 
     for place in (path / TRACE_DIRECTORY, path):
-        if place.is_file() or any(place.glob(f"*{SUFFIX}")):
+        if any(place.glob(f"*{SUFFIX}")) or (place.is_file() and _has_trace(place)):
             return place
     raise click.UsageError(
         f"--file {path}: no trace is in it, expected a node's directory, its {TRACE_DIRECTORY}/, "
         f"or a file of it"
     )
+
+
+def _has_trace(file: Path) -> bool:
+    """Whether lines of a trace are in a file, or nothing yet."""
+    from hightide_broker.trace.lines import read_lines
+
+    with file.open("rb") as opened:
+        head = opened.read(_LOOKED_AT_BYTES)
+    return not head or any(True for _ in read_lines(head.splitlines()))
 
 
 class Files:

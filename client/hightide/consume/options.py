@@ -77,6 +77,9 @@ class ConsumerOptions(ClientOptions):
     def __post_init__(self) -> None:
         """Raises `UsageError` for options that cannot be, or cannot work together."""
         super().__post_init__()
+        for name in ("max_poll_records", "prefetch_bytes"):
+            if getattr(self, name) == 0:
+                raise UsageError(f"{name} is 0, expected 1 or more: nothing would ever be read")
         checked_reset(self.auto_offset_reset)
         named(self.partition_assignment_strategy)
         keep = partial(object.__setattr__, self)  # the struct is frozen from here on

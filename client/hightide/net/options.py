@@ -181,6 +181,8 @@ def _parsed(name: str, value: object, kind: str) -> object:
     """Text as a value of the option's type; whatever is no text stays as it is."""
     if not isinstance(value, str) or "str" in kind:
         return value
+    if not any(word in kind for word in ("bool", "int", "float")):
+        raise UsageError(f"{name} is {value!r}, and no text: programs alone can give it")
     try:
         if "bool" in kind:
             return _BOOLS[value.strip().lower()]

@@ -31,6 +31,8 @@ class GroupHandlers:
         self._broker = broker
         self._clock = clock
         self._random = random
+        self._epoch_ms: int | None = None
+        """When the clock of this process was at 0: an event keeps its time, whenever it is told."""
 
     async def find_coordinator(self, call: Call[g.FindCoordinatorRequest]) -> Reply:
         """The broker that coordinates a group."""
@@ -116,7 +118,9 @@ class GroupHandlers:
     def _describe(self, coordinator: Coordinator, name: str) -> g.DescribedGroup:
         if not coordinator.is_known(name):
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}")
-        group, now, now_ms = coordinator.group(name), trio.current_time(), self._clock.now_ms()
+        group = coordinator.group(name)
+        if self._epoch_ms is None:
+            self._epoch_ms = self._clock.now_ms() - round(trio.current_time() * 1000)
         return g.DescribedGroup(
             group=name,
             state=group.state,
@@ -138,7 +142,7 @@ class GroupHandlers:
             ],
             rebalances=[
                 g.Rebalance(
-                    at_ms=now_ms - round((now - cause.at) * 1000),
+                    at_ms=self._epoch_ms + round(cause.at * 1000),
                     generation=cause.generation,
                     cause=cause.text,
                 )
