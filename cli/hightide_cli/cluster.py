@@ -373,7 +373,10 @@ def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -
 
     say("Ctrl-C stops it")
     signal.signal(signal.SIGTERM, stop)
-    running = dict(processes)
+    # Not what another process holds, which an `up` that was killed had started.
+    running = {node: each for node, each in processes.items() if node.pid() == each.pid}
+    if not running:
+        return
     try:
         while running:
             for node, process in list(running.items()):
@@ -417,7 +420,7 @@ def ps(data: Path, output: str) -> None:
 @click.option(
     "-n",
     "lines",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=0),
     default=50,
     show_default=True,
     help="How many lines.",

@@ -404,7 +404,7 @@ def wait_for_all(
             moved_at, before = time.monotonic(), now
         facts = {node: node.facts() for node in processes}
         at_work = {node: _at_work(node, process) for node, process in processes.items()}
-        if all(facts[node].get("pid") == pid for node, pid in at_work.items()):
+        if all(pid and facts[node].get("pid") == pid for node, pid in at_work.items()):
             return facts
         for node, process in processes.items():
             if at_work[node] is None and (code := process.poll()) is not None:
@@ -415,7 +415,7 @@ def wait_for_all(
                     say("another cluster may have the port (hightide ps): --port takes others")
                 raise click.exceptions.Exit(code if code > 0 else REFUSED)
         time.sleep(_POLL_S)
-    silent = [node for node, process in processes.items() if node.facts().get("pid") != process.pid]
+    silent = [node for node, pid in at_work.items() if node.facts().get("pid") != pid]
     for node in silent:
         say(f"{node.name} does not serve and says nothing for {QUIET_S:.0f} s: {node.log_file}")
     raise click.exceptions.Exit(UNREACHABLE)
@@ -468,10 +468,12 @@ def _stop_at_once(nodes: Sequence[NodeProcess], *, kill: bool) -> list[NodeProce
     left = [node for node in nodes if _signal(node, kill=kill)]
     is_told = False
     while left and (waited_s := time.monotonic() - begun) < STOP_TIMEOUT_S:
-        if not is_told and waited_s > STOP_TOLD_S:
+        if not (is_told or kill) and waited_s > STOP_TOLD_S:
             is_told = True
-            names = ", ".join(f"{node.name} (process {node.pid()})" for node in left)
-            say(f"waiting for {names} to stop; --kill does not wait")
+            names = ", ".join(
+                f"{node.name} (process {pid})" for node in left if (pid := node.pid())
+            )
+            say(f"waiting for {names} to stop; `hightide down --kill` does not wait")
         time.sleep(_POLL_S)
         left = [node for node in left if node.pid() is not None]
     return left

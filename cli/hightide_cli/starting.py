@@ -6,6 +6,7 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -18,10 +19,16 @@ class Starting:
 
     def __init__(self, data: Path) -> None:
         self._path = data / "up.lock"
-        self._made = not data.exists()
+        self._file: BinaryIO | None = None
         while True:
+            self._made = [each for each in (data, *data.parents) if not each.exists()]
             data.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("ab")
+            try:
+                self._file = self._path.open("ab")
+            except FileNotFoundError:
+                continue  # another one has just taken the directory along
+            except PermissionError:
+                return  # who may not write here starts nothing
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -34,10 +41,12 @@ class Starting:
         click.get_current_context().call_on_close(self.end)
 
     def end(self) -> None:
-        """Let others; a directory that was made for it and has nothing in it goes."""
-        if not self._file.closed:
-            self._path.unlink(missing_ok=True)
-            self._file.close()
-            if self._made:
-                with suppress(OSError):
-                    self._path.parent.rmdir()
+        """Let others; directories that were made for it and have nothing in them go."""
+        if self._file is None:
+            return
+        self._path.unlink(missing_ok=True)
+        self._file.close()
+        self._file = None
+        with suppress(OSError):
+            for each in self._made:
+                each.rmdir()

@@ -52,7 +52,8 @@ def _has_trace(file: Path) -> bool:
 
     with file.open("rb") as opened:
         head = opened.read(_LOOKED_AT_BYTES)
-    return not head or any(True for _ in read_lines(head.splitlines()))
+    is_begun = b"\n" not in head and head[:1] in (b"", b"{")
+    return is_begun or any(True for _ in read_lines(head.splitlines()))
 
 
 class Files:

@@ -182,7 +182,7 @@ def test_seek_takes_single_partitions_shifts_and_files(run, group, tmp_path):
         (["groups", "seek", "nobody", "--to-start", "--to-end"], USAGE, "one of"),
         (
             ["groups", "seek", "nobody", "--to-start", "--topic", "orders:9"],
-            USAGE,
+            NOT_FOUND,
             "no orders:9",
         ),
         (["groups", "seek", "nobody", "--to-start", "--topic", "x:y"], USAGE, "x:y"),

@@ -179,8 +179,8 @@ def test_replicas_that_agree_are_told_to_agree(three):
 @pytest.mark.parametrize(
     ("part", "code", "said"),
     [
-        ("safe:1", USAGE, "there is no safe:1: safe has safe:0"),
-        ("single:3", USAGE, "there is no single:3: single has single:0 to single:2"),
+        ("safe:1", NOT_FOUND, "there is no safe:1: safe has safe:0"),
+        ("single:3", NOT_FOUND, "there is no single:3: single has single:0 to single:2"),
         ("safe", USAGE, "expected TOPIC:PARTITION"),
         ("safe:-1", USAGE, "safe"),
         ("nowhere:0", NOT_FOUND, "nowhere"),

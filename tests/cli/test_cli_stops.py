@@ -1,7 +1,8 @@
 """Goal: commands that read and write as it comes lose nothing when they are told to stop, and say
-where they begin.
+where they begin; where there is nothing to read from or to write to, they do without.
 
-Method: commands as processes of their own against one broker process; each test has a topic.
+Method: commands as processes of their own against one broker process; each test has a topic. A
+shell closes their streams.
 """
 
 # ruff: noqa: F811 - fixtures are imported by name
@@ -15,8 +16,8 @@ from three_nodes import until
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-
 UP = ()
+TOPIC = "closed"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -68,3 +69,31 @@ def test_consume_from_an_offset_that_a_partition_does_not_hold_begins_at_the_nea
     ended = cluster.run("consume", topic, "--from", "9", "-e")
     assert (ended.out, ended.err) == (b"", f"{topic}-0 holds 0 to 2: read from the nearest\n")
     assert cluster.run("consume", topic, "--from", "1", "-e").out == b"b\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topics", "list"],
+        ["produce", TOPIC],
+        ["consume", TOPIC, "--from", "start", "-e"],
+        ["ps", "--data", "nowhere"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_stream_that_is_closed_is_empty_or_takes_anything(cluster, tmp_path, words, closed):
+    cluster.run("topics", "create", TOPIC, "--if-not-exists")
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words],
+        input=b"a line\n",
+        capture_output=True,
+        env=environment(cluster.address),
+        cwd=tmp_path,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended
+    assert b"Traceback" not in ended.stderr
+    if words[0] == "produce" and "2>&-" not in closed:
+        assert ended.stderr.startswith(b"0 records" if "<&-" in closed else b"1 record")

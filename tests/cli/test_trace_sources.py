@@ -1,17 +1,21 @@
 """Goal: `hightide trace -b` asks no more than it must where nobody leads the quorum.
 
 Method: a source on a fake administrator, which counts what it is asked. A broker takes seconds to
-say that nobody leads, and `--follow` looks twice a second.
+say that nobody leads, and `--follow` looks twice a second. Of files those are read that are a
+trace, or have nothing in them yet, however they end.
 """
 
 from types import SimpleNamespace
 
+import click
 import pytest
 import trio
+from tracekit import STOPPED
 from trio.testing import MockClock
 
 from hightide import RequestTimedOut, TracePlace
-from hightide_cli.trace_sources import ANSWER_S, SILENT_S, FromCluster
+from hightide_broker.trace.lines import line_of
+from hightide_cli.trace_sources import ANSWER_S, SILENT_S, Files, FromCluster, traces_at
 
 BROKERS, VOTERS = (1, 2), (1, 101, 102)
 
@@ -111,3 +115,32 @@ def test_a_node_that_does_not_answer_holds_up_the_others_once(admin, read, capsy
     admin.hanging.add(2)
     read()
     assert admin.waited_s[-1] == pytest.approx(ANSWER_S), "it had answered meanwhile"
+
+
+LINES = b"".join(line_of(5, 1, number, STOPPED) for number in range(3))
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        (b"", 0),
+        (LINES, 3),
+        (LINES[:-9], 2),
+        (LINES + b'{"ms":5,"node', 3),
+        (b"\0\xff\n" + LINES, 3),
+    ],
+    ids=["of a node that has just begun", "whole", "torn", "torn later", "damaged at its start"],
+)
+def test_of_a_file_that_is_a_trace_what_can_be_read_is(tmp_path, data, count):
+    file = tmp_path / "events-1.jsonl"
+    file.write_bytes(data)
+    for path in (file, tmp_path):
+        found = Files([traces_at(path)]).read(positions=False)
+        assert [told.number for told in found] == [*range(count)]
+
+
+@pytest.mark.parametrize("data", [b"# hightide\n", b"{}\n[1]\n", b"\n", bytes(100), b"\xff" * 100])
+def test_a_file_of_anything_else_is_no_trace(tmp_path, data):
+    (tmp_path / "notes").write_bytes(data)
+    with pytest.raises(click.UsageError, match="notes: no trace is in it"):
+        traces_at(tmp_path / "notes")

@@ -1,6 +1,7 @@
 """Who was told of a coordinator finds it at work, however new the groups' topic is.
 
-A member that hears NOT_COORDINATOR waits for seconds before it asks again (librdkafka: three).
+A member that hears NOT_COORDINATOR waits for seconds before it asks again (librdkafka: three). And
+who asks it again about what is past hears the same.
 Method: whole nodes of the simulation on virtual time.
 """
 
@@ -91,3 +92,19 @@ async def test_groups_that_cannot_be_read_take_their_partition_offline_alone(
             while node.coordinators.states() != {"loading": 0, "active": 0, "failed": 1}:
                 await trio.sleep(0.01)
         assert (await client.produce(b"v")).error is None
+
+
+@virtual
+async def test_a_past_rebalance_has_the_same_time_whenever_it_is_told():
+    """At whatever part of a millisecond it is asked; but for a clock that was set."""
+    async with site() as at, at.client() as client:
+        await client.find()
+        await client.leave((await client.member()).member_id)
+        told = (await client.describe()).rebalances
+        assert len(told) == 2
+        for _ in range(20):
+            await trio.sleep(0.3337)
+            assert (await client.describe()).rebalances == told
+        at.machines[0].clock.ahead_ms += 3_600_000
+        later = [each.at_ms for each in (await client.describe()).rebalances]
+        assert later == pytest.approx([each.at_ms + 3_600_000 for each in told], abs=1)

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import warnings
-from collections import Counter
 from contextlib import suppress
 from itertools import groupby, pairwise
 from multiprocessing.connection import Pipe, wait
@@ -119,7 +118,7 @@ class Counting:
         self._told = told
         """Where each process tells → its id."""
         self._last = dict.fromkeys(told.values(), "anything")
-        self._missing = Counter(item.nodeid for item in session.items)
+        self._missing = dict.fromkeys(item.nodeid for item in session.items)
         # Tests of several files are told of in turns: dots alone.
         session.config.pluginmanager.getplugin("terminalreporter").showfspath = False
 

@@ -9,7 +9,7 @@ import signal
 from commands import hightide
 from patience import wait_until
 
-ALONE = ("-X", "acks=1", "-X", "enable.idempotence=false")
+ALONE = ("--acks", "1", "-X", "enable.idempotence=false")
 """Without a quorum nobody gives a producer its id."""
 
 

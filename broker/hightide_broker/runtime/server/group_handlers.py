@@ -20,6 +20,10 @@ from hightide_broker.runtime.cluster.controller import random_id
 from hightide_broker.runtime.groups.coordinator import Coordinator, Parked
 from hightide_broker.runtime.groups.coordinators import Coordinators
 
+CLOCKS_PART_MS = 1000
+"""By less, what is past keeps the time that was told of it; by more (the machine slept, or its
+clock was set), it is told by the clock as it is now."""
+
 
 class GroupHandlers:
     """find_coordinator, join_group, sync_group, heartbeat, leave_group, *_groups."""
@@ -31,8 +35,8 @@ class GroupHandlers:
         self._broker = broker
         self._clock = clock
         self._random = random
-        self._epoch_ms: int | None = None
-        """When the clock of this process was at 0: an event keeps its time, whenever it is told."""
+        self._epoch_ms = 0
+        """When trio's clock was at 0, by the wall clock as it was a while ago."""
 
     async def find_coordinator(self, call: Call[g.FindCoordinatorRequest]) -> Reply:
         """The broker that coordinates a group."""
@@ -119,8 +123,9 @@ class GroupHandlers:
         if not coordinator.is_known(name):
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {name!r}")
         group = coordinator.group(name)
-        if self._epoch_ms is None:
-            self._epoch_ms = self._clock.now_ms() - round(trio.current_time() * 1000)
+        epoch_ms = self._clock.now_ms() - round(trio.current_time() * 1000)
+        if abs(epoch_ms - self._epoch_ms) > CLOCKS_PART_MS:
+            self._epoch_ms = epoch_ms
         return g.DescribedGroup(
             group=name,
             state=group.state,
