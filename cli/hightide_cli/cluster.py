@@ -374,7 +374,7 @@ def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -
     say("Ctrl-C stops it")
     signal.signal(signal.SIGTERM, stop)
     # Not what another process holds, which an `up` that was killed had started.
-    running = {node: each for node, each in processes.items() if node.pid() == each.pid}
+    running = {node: each for node, each in processes.items() if node.pid() in (None, each.pid)}
     if not running:
         return
     try:

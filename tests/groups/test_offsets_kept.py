@@ -151,7 +151,7 @@ async def test_to_look_for_old_offsets_does_not_hold_the_loop():
         await client.create()
         await client.call(g.FindCoordinatorRequest(group="g"))
         part = g.CommitPartition(topic="t", partition=0, offset=1)
-        for number in range(5):
+        for number in range(20):
             await client.call(g.OffsetCommitRequest(group=f"g{number}", partitions=[part]))
         turns = 0
         async with trio.open_nursery() as nursery:
@@ -167,4 +167,4 @@ async def test_to_look_for_old_offsets_does_not_hold_the_loop():
             before = turns
             await node.coordinators._expire()
             nursery.cancel_scope.cancel()
-        assert turns - before >= 5
+        assert turns - before > 10, "in a round of turns either may be first"
