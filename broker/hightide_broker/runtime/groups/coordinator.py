@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -49,9 +50,9 @@ from hightide_broker.core.groups.records import (
     Key,
     OffsetKey,
     OffsetValue,
+    Portion,
     Record,
     decode,
-    encode,
     in_portions,
 )
 from hightide_broker.core.groups.text import show_group
@@ -333,15 +334,13 @@ class Coordinator:
     # -- what is kept ----------------------------------------------------------------------------
 
     def append(self, records: Sequence[Record]) -> Appending:
-        """Append keyed records; raises `Refused` as a coordinator says it."""
-        keys = [encode(key) for key, _ in records]
-        return self._append(
-            keys, [None if value is None else encode(value) for _, value in records]
-        )
+        """Append keyed records in one batch; raises `Refused` as a coordinator says it."""
+        (portion,) = in_portions(records, sys.maxsize)
+        return self._append(portion)
 
-    def _append(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Appending:
+    def _append(self, portion: Portion) -> Appending:
         now_ms = self._clock.now_ms()
-        batch = batch_at(now_ms, values, keys)
+        batch = batch_at(now_ms, portion.values, portion.keys)
         try:
             appended = self._replica.append(memoryview(batch), acks_all=True, now_ms=now_ms)
         except Refused as refusal:
@@ -368,11 +367,11 @@ class Coordinator:
         """Append these offsets, in as many batches as they need, and have them count once they are
         committed; raises `Refused`."""
         appending = None
-        for portion, keys, values in in_portions(records, self._replica.config[MAX_MESSAGE_BYTES]):
-            appending = self._append(keys, values)
-            keep = partial(self.keep_offsets, group, portion)
-            changing = frozenset(key for key, _ in portion)
-            self._appended.append((appending.end_offset, changing, keep))
+        for portion in in_portions(records, self._replica.config[MAX_MESSAGE_BYTES]):
+            appending = self._append(portion)
+            keep = partial(self.keep_offsets, group, portion.records)
+            keys = frozenset(key for key, _ in portion.records)
+            self._appended.append((appending.end_offset, keys, keep))
         if appending is not None:
             await appending.committed()
 
@@ -402,12 +401,7 @@ class Coordinator:
             assert value is None or isinstance(value, OffsetValue)
             offsets.commit(key.tp, value)
             self._counts.offset_commits += value is not None
-        self.let_go(group)
-
-    def let_go(self, group: str) -> None:
-        """Keep nothing of the offsets of a group that has none."""
-        offsets = self._group_offsets.get(group)
-        if offsets is not None and offsets.is_idle:
+        if offsets.is_idle:
             del self._group_offsets[group]
 
     def is_known(self, name: str) -> bool:
