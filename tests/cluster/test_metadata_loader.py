@@ -14,9 +14,9 @@ import pytest
 import trio
 import trio.testing
 from brokers import FakeClock
+from logkit import place_of
 from patience import PATIENCE_S
 
-from hightide.protocol.records import iter_batches
 from hightide_broker.config import make_config
 from hightide_broker.core.cluster.changes import (
     AnyChange,
@@ -360,12 +360,7 @@ async def test_the_leaders_snapshot_outruns_one_that_is_being_written(
 def damaged_at(node: Node, *, record: int, byte: int) -> None:
     """One bit turns in the batch with this record."""
     ((path, data),) = node.disk.files(HERE, ".log").items()
-    place = 0
-    for header, _ in iter_batches(data):
-        if header.next_offset > record:
-            break
-        place += header.size
-    node.disk.flip(path, place + byte, 0)
+    node.disk.flip(path, place_of(data, record) + byte, 0)
 
 
 @pytest.mark.parametrize("byte", [10, 16, 70], ids=["length", "magic", "record"])

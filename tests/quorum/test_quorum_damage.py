@@ -10,13 +10,13 @@ import logging
 
 import pytest
 import trio
+from logkit import place_of
 from small_worlds import in_world, others, outcome, until, until_led
 
 from hightide.net.connection import open_connection
 from hightide.protocol import controller_messages as c
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, ErrorCode
-from hightide.protocol.records import iter_batches
 from hightide_broker.core.cluster.changes import FenceBroker
 from hightide_broker.core.cluster.features import KNOWN_LEVELS
 from hightide_broker.core.quorum.leader import METADATA_TOPIC
@@ -76,12 +76,7 @@ async def until_behind(world, *, decisions=6):
 def damage_log(machine, offset, at):
     """A bit of the batch with that offset turns."""
     ((path, data),) = machine.disk.files(METADATA_DIRECTORY, ".log").items()
-    position = 0
-    for header, _ in iter_batches(data):
-        if header.next_offset > offset:
-            break
-        position += header.size
-    machine.disk.corrupt(path, position + at)
+    machine.disk.corrupt(path, place_of(data, offset) + at)
 
 
 def damage_snapshot(machine):

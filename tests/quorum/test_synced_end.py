@@ -58,12 +58,18 @@ def test_a_log_that_was_cut_after_a_raise_that_failed_opens_again(fate: int | No
     assert check(open_log(disk), disk) == 18
 
 
-def test_what_a_failed_raise_may_have_said_is_lowered_by_a_cut() -> None:
+def failed_raise() -> tuple[SimDisk, SyncedEnd]:
+    """From 10 to 20."""
     disk = UnsyncedName()
     floor = floor_on(disk, 10)
     disk.fails_next = True
     with pytest.raises(DiskError):
         floor.raise_to(20)
+    return disk, floor
+
+
+def test_what_a_failed_raise_may_have_said_is_lowered_by_a_cut() -> None:
+    disk, floor = failed_raise()
     assert int(disk.read_file(FILE)) == 20
     floor.lower_to(15)
     assert int(disk.read_file(FILE)) == 15
@@ -72,11 +78,7 @@ def test_what_a_failed_raise_may_have_said_is_lowered_by_a_cut() -> None:
 
 def test_a_cut_above_what_was_said_before_the_failed_raise_is_said_as_well() -> None:
     """Which of the two names a crash leaves is not known: neither may say more than the log has."""
-    disk = UnsyncedName()
-    floor = floor_on(disk, 10)
-    disk.fails_next = True
-    with pytest.raises(DiskError):
-        floor.raise_to(20)
+    disk, floor = failed_raise()
     for cut in (15, 12, 10, 3):
         floor.lower_to(cut)
         assert int(disk.read_file(FILE)) == cut

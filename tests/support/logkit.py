@@ -252,3 +252,13 @@ class BreakingDisk(SimDisk):
     def repair(self) -> None:
         """Changes work again."""
         self.changes_left = 1 << 40
+
+
+def place_of(data, offset):
+    """Where the batch with this offset begins, in the bytes of a segment."""
+    place = 0
+    for header, _ in iter_batches(data):
+        if header.next_offset > offset:
+            break
+        place += header.size
+    return place
