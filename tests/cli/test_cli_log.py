@@ -56,7 +56,7 @@ HUSHED = b"\xffhush"
 def batches(cluster, topic):
     """A partition's directory with three batches: one record, two, one with a key and a header."""
     cluster.run("produce", topic, stdin=b"a\n")
-    cluster.run("produce", topic, stdin=b"b\nc\n")
+    cluster.run("produce", topic, "-X", "linger.ms=60000", stdin=b"b\nc\n")  # one batch, surely
     cluster.run("produce", topic, "-k", "key", "-H", "h=1", stdin=b"\xff\n")
     return cluster.partition(topic)
 
