@@ -19,6 +19,7 @@ from compare.processes import Failed, end_in_order
 from compare.results import Results, RoundOf
 from compare.rounds import SIZES, SYSTEMS, Setting, clear, play
 from compare.spark_place import SparkPlace, spark_place
+from compare.touched import touch_free_memory
 
 
 @click.command()
@@ -78,6 +79,8 @@ def _run(rounds: int, scale: int, no_spark: bool) -> None:
         versions=versions(version, spark.version),
         spark_note=spark.note,
     )
+    click.echo("using all free memory once, a minute or two …")
+    touch_free_memory()
     _play(results, setting, rounds)
     _tell_table(results)
     _write_page(results)
