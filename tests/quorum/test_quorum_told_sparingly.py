@@ -203,7 +203,7 @@ def test_a_broker_that_does_not_reach_its_leader_for_long_tells_little_and_that_
 
 async def test_a_node_without_its_quorum_does_not_push_out_how_that_began(autojump_clock):
     disk = SimDisk()
-    small = {**ALONE, "trace.max.bytes": "8192"}
+    small = {**ALONE, "trace.max.bytes": "8192", "controller.quorum.retry.backoff.ms": "500"}
     async with new_node(disk, settings(small), wait=False):
         await trio.sleep(LONG_S)
     told = kept(disk)

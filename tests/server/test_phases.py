@@ -32,6 +32,8 @@ from hightide_broker.simulation.disk import SimDisk
 
 ONE_AT_A_TIME = config_of({"max.in.flight.requests.per.connection": "1"})
 QUESTIONS_AT_ONCE = 1_000
+LARGE = 200
+"""So many partitions make large answers, of which few are more than a connection takes."""
 RATE = 100_000
 
 
@@ -106,8 +108,12 @@ def test_only_what_was_waited_for_since_it_had_come_is_left_out():
 
 async def test_an_answer_that_is_not_taken_is_on_its_way(mock_clock):
     metadata = b"".join(wire.encode_request(m.MetadataRequest(), request_id=1, client="c"))
-    async with new_node(SimDisk(), ONE_AT_A_TIME) as node:
-        stream = await trio.open_tcp_stream("127.0.0.1", node.port)
+    async with new_node(SimDisk(), ONE_AT_A_TIME) as node, client_of(node) as client:
+        await client.create(partitions=LARGE)
+        sock = trio.socket.socket()
+        sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+        await sock.connect(("127.0.0.1", node.port))
+        stream = trio.SocketStream(sock)
         async with stream, trio.open_nursery() as nursery:
 
             async def ask():

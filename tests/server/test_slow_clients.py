@@ -42,8 +42,10 @@ async def test_a_client_that_does_not_listen_is_not_asked_on(api):
     config = config_of({"max.in.flight.requests.per.connection": str(IN_FLIGHT_MAX)})
     async with new_node(SimDisk(), config) as node, client_of(node) as calm:
         await calm.create()
-        stream = await trio.open_tcp_stream("127.0.0.1", node.port)
-        async with stream, trio.open_nursery() as nursery:
+        sock = trio.socket.socket()
+        sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+        await sock.connect(("127.0.0.1", node.port))
+        async with trio.SocketStream(sock) as stream, trio.open_nursery() as nursery:
             nursery.start_soon(ask, stream)
             before = -1
             while asked > before:

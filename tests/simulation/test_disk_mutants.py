@@ -13,7 +13,7 @@ from hightide_broker.simulation import replicated, run
 NOTICED_BY = {
     "a_vote_is_for_a_node_whatever_its_directory": 12,
     "a_directory_that_was_made_again_votes_at_once": 12,
-    "a_snapshot_forgets_who_votes": 40,
+    "a_snapshot_forgets_who_votes": 94,
     "a_record_of_voters_is_not_looked_for_in_what_a_leader_sends": 47,
     "another_disk_has_forgotten_nothing": 121,
     "an_older_copy_of_a_disk_is_the_disk": 227,

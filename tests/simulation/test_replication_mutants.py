@@ -10,7 +10,7 @@ from replication_mutants import MUTANTS
 from hightide_broker.simulation.replicated import run_seed
 
 NOTICED_BY = {
-    "a_new_follower_cuts_at_its_watermark": 2,
+    "a_new_follower_cuts_at_its_watermark": 7,
     "a_follower_does_not_name_its_epoch": 1,
     "a_follower_acknowledges_what_it_has_not_synced": 2,
     "news_between_two_requests_of_a_session_are_forgotten": 45,

@@ -16,10 +16,10 @@ from hightide_broker.simulation.replicated import run_seed
 
 NOTICED_BY = {
     "who_left_is_let_go_before_the_others_are_heard": 1,
-    "leaders_commit_while_others_may_lead": 1,
-    "what_was_not_synced_is_taken_for_kept": 1,
+    "leaders_commit_while_others_may_lead": 7,
+    "what_was_not_synced_is_taken_for_kept": 10,
     "who_is_back_leads_before_the_others_are": 31,
-    "the_first_log_leads_instead_of_the_longest": 1,
+    "the_first_log_leads_instead_of_the_longest": 4,
     "a_log_is_trusted_after_a_crash": 4,
 }
 

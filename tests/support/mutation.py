@@ -29,6 +29,7 @@ LONG = {
     "a_thawed_process_takes_its_successors_registration_for_its_own",
     "what_is_not_committed_is_compacted",
     "what_was_synced_is_judged_by_todays_setting",
+    "whatever_a_voters_node_holds_counts_as_the_voters",
 }
 """Those that no seed is known to notice within seconds: planted where `HIGHTIDE_MUTANTS` asks for
 all of them, as `deploy/evidence.sh` does."""
