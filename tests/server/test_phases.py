@@ -7,7 +7,7 @@ node on loopback, and a clock that moves only when a test moves it.
 import math
 
 import trio
-from brokers import batch, client_of, new_node, quiet
+from brokers import batch, client_of, hard_of_hearing, new_node, quiet
 from brokers import settings as config_of
 
 from hightide.protocol import messages as m
@@ -110,11 +110,7 @@ async def test_an_answer_that_is_not_taken_is_on_its_way(mock_clock):
     metadata = b"".join(wire.encode_request(m.MetadataRequest(), request_id=1, client="c"))
     async with new_node(SimDisk(), ONE_AT_A_TIME) as node, client_of(node) as client:
         await client.create(partitions=LARGE)
-        sock = trio.socket.socket()
-        sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
-        await sock.connect(("127.0.0.1", node.port))
-        stream = trio.SocketStream(sock)
-        async with stream, trio.open_nursery() as nursery:
+        async with await hard_of_hearing(node) as stream, trio.open_nursery() as nursery:
 
             async def ask():
                 while True:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import msgpack
 import pytest
 import trio
-from brokers import batch, client_of, new_node, quiet
+from brokers import batch, client_of, hard_of_hearing, new_node, quiet
 from brokers import settings as config_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -464,11 +464,9 @@ async def test_a_client_that_does_not_take_its_answer_is_dropped(mock_clock):
     async with guarded({"write.timeout.ms": "5s"}) as node:
         for _ in range(20):
             await node.calm.produce(b"x" * 1_000_000)
-        with trio.socket.socket() as sock:
-            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
-            await sock.connect(("127.0.0.1", node.port))
+        async with await hard_of_hearing(node) as stream:
             part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=50 << 20)
-            await sock.send(request_bytes(m.FetchRequest(max_wait_ms=0, partitions=[part])))
+            await stream.send_all(request_bytes(m.FetchRequest(max_wait_ms=0, partitions=[part])))
             await settle(mock_clock, 5)
             assert node.server.connections().total() == 2
             await assert_calm(node)

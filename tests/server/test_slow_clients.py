@@ -7,7 +7,7 @@ its own connection, though it fails in somebody else's stretch.
 
 import pytest
 import trio
-from brokers import batch, client_of, new_node, quiet
+from brokers import batch, client_of, hard_of_hearing, new_node, quiet
 from brokers import settings as config_of
 from patience import PATIENCE_S
 
@@ -42,10 +42,7 @@ async def test_a_client_that_does_not_listen_is_not_asked_on(api):
     config = config_of({"max.in.flight.requests.per.connection": str(IN_FLIGHT_MAX)})
     async with new_node(SimDisk(), config) as node, client_of(node) as calm:
         await calm.create()
-        sock = trio.socket.socket()
-        sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
-        await sock.connect(("127.0.0.1", node.port))
-        async with trio.SocketStream(sock) as stream, trio.open_nursery() as nursery:
+        async with await hard_of_hearing(node) as stream, trio.open_nursery() as nursery:
             nursery.start_soon(ask, stream)
             before = -1
             while asked > before:
@@ -127,10 +124,8 @@ async def test_who_does_not_take_a_large_answer_is_not_read_for_again():
         part = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=50 << 20)
         request = m.FetchRequest(max_wait_ms=0, partitions=[part])
         asked = b"".join(wire.encode_request(request, request_id=1, client="c"))
-        with trio.socket.socket() as sock:
-            sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
-            await sock.connect(("127.0.0.1", node.port))
-            await sock.send(asked * 20)
+        async with await hard_of_hearing(node) as stream:
+            await stream.send_all(asked * 20)
             await quiet()
             (deaf,) = (each for each in node.server._inside if not each._answers._outbox.is_empty)
             assert len(deaf._answers._outbox._messages) == 1

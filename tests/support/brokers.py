@@ -80,6 +80,14 @@ async def quiet() -> None:
     await wait_all_tasks_blocked(0.005)
 
 
+async def hard_of_hearing(node: Node) -> trio.SocketStream:
+    """A connection on which hardly anything arrives that is not read."""
+    sock = trio.socket.socket()
+    sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+    await sock.connect(("127.0.0.1", node.port))
+    return trio.SocketStream(sock)
+
+
 def settings(over: dict[str, str] | None = None, *, data: str = DATA) -> BrokerConfig:
     return make_config({"log.dirs": data, "listen.port": "0", **(over or {})})
 
