@@ -17,9 +17,9 @@ _ESCAPES = {"\\040": " ", "\\011": "\t"}
 def machine() -> dict[str, str]:
     """What it is made of."""
     return {
-        "CPU": _fact("/proc/cpuinfo", "model name"),
+        "CPU": fact("/proc/cpuinfo", "model name"),
         "cores": str(len(os.sched_getaffinity(0))),
-        "memory": f"{int(_fact('/proc/meminfo', 'MemTotal').split()[0]) / (1 << 20):.1f} GiB",
+        "memory": f"{int(fact('/proc/meminfo', 'MemTotal').split()[0]) / (1 << 20):.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "file system": _file_system(CACHE),
         "load before the run": f"{os.getloadavg()[0]:.2f}",
@@ -44,7 +44,7 @@ def versions(kafka: str, spark: str) -> dict[str, str]:
     return found | ({"Spark": spark} if spark else {})
 
 
-def _fact(path: str, name: str) -> str:
+def fact(path: str, name: str) -> str:
     """A line of a file of the kernel's; `unknown` where it has none."""
     for line in Path(path).read_text().splitlines():
         key, _, value = line.partition(":")

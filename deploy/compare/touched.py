@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from compare.machine import fact
+
 PART = 0.9
 CHUNK_BYTES = 64 << 20
 EVER_S = 1800.0
@@ -28,18 +30,11 @@ def main() -> None:
     Path("/proc/self/oom_score_adj").write_text("1000")  # it goes before anybody else
     one_of_each_page = bytes(CHUNK_BYTES // mmap.PAGESIZE)
     held = []
-    for _ in range(int(_free_bytes() * PART) // CHUNK_BYTES):
+    free_bytes = int(fact("/proc/meminfo", "MemFree").split()[0]) << 10
+    for _ in range(int(free_bytes * PART) // CHUNK_BYTES):
         chunk = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         chunk[:: mmap.PAGESIZE] = one_of_each_page
         held.append(chunk)
-
-
-def _free_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, told = line.partition(":")
-        if name == "MemFree":
-            return int(told.split()[0]) << 10
-    return 0
 
 
 if __name__ == "__main__":
