@@ -366,7 +366,8 @@ async def test_a_consumer_sleeps_while_there_is_nothing_to_do(autojump_clock):
 async def test_a_consumer_sleeps_while_nobody_asks_for_its_trouble(autojump_clock):
     broker = filled(batches=1)
     broker.logs[("t", 0)].batches[0][-1] ^= 1
-    async with in_memory(broker) as network, consumer_of(broker, network) as consumer:
+    often = {"metadata_max_age_ms": 30_000}
+    async with in_memory(broker) as network, consumer_of(broker, network, **often) as consumer:
         await trio.sleep(70)
         with pytest.raises(CorruptBatch):
             await consumer.poll(timeout_ms=1_000)
