@@ -30,7 +30,7 @@ from hightide_broker.core.cluster.image import CLUSTER
 from hightide_broker.core.cluster.topic_keys import MIN_ISR
 from hightide_broker.ports import RESERVE_BYTES
 from hightide_broker.runtime.base.watermark import Watermark
-from hightide_broker.runtime.cluster.broker_lifecycle import BrokerLifecycle
+from hightide_broker.runtime.cluster.broker_lifecycle import STOP_APPLY_S, BrokerLifecycle
 from hightide_broker.runtime.cluster.controller import CHANGES_TOLD_MAX
 
 E = ErrorCode
@@ -254,12 +254,13 @@ def test_a_controller_that_cannot_settle_for_want_of_room_is_active_and_settles_
 class Channel:
     """A controller that is slow to answer and lets a broker stop when it says so."""
 
-    def __init__(self, *, slow_s=0.2, leave_after=1):
+    def __init__(self, *, slow_s=0.2, leave_after=1, offset=0):
         self.beats = []
         """Whether each one was the last wish of a broker that stops."""
         self.under_way = self.most = 0
         self._slow_s = slow_s
         self._leave_after = leave_after
+        self._offset = offset
 
     async def ask(self, request, *, timeout_s=None):
         self.beats.append(request.want_shut_down)
@@ -271,7 +272,7 @@ class Channel:
             self.under_way -= 1
         leaves = sum(self.beats) >= self._leave_after
         reply = c.BrokerHeartbeatResponse(caught_up=True, fenced=leaves, should_shut_down=leaves)
-        return reply, 0
+        return reply, self._offset
 
 
 class Nothing:
@@ -286,14 +287,16 @@ class Nothing:
         return []
 
 
+def broker_of(channel):
+    config = make_config({"node.id": "1", "broker.heartbeat.interval.ms": "1s"})
+    return BrokerLifecycle(channel, Watermark(0), broker=1, config=config, replicas=Nothing())
+
+
 def stopped_after(pause_s, channel):
     """The heartbeats after a stop has begun, of a broker that has lived for a while."""
 
     async def body():
-        config = make_config({"node.id": "1", "broker.heartbeat.interval.ms": "1s"})
-        lifecycle = BrokerLifecycle(
-            channel, Watermark(0), broker=1, config=config, replicas=Nothing()
-        )
+        lifecycle = broker_of(channel)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lifecycle.run)
             await trio.sleep(pause_s)
@@ -319,3 +322,17 @@ def test_there_is_one_heartbeat_at_a_time(pause_s, leave_after):
 def test_no_ordinary_heartbeat_leaves_once_a_stop_has_begun(pause_s, leave_after):
     after = stopped_after(pause_s, Channel(leave_after=leave_after))
     assert after == [True] * leave_after
+
+
+@pytest.mark.parametrize("leave_after", [1, 3])
+def test_who_may_stop_does_so_though_the_controller_that_said_it_is_gone(leave_after):
+    """Three nodes were told to stop at once, and one waited for 10 s, in one of ten tries."""
+    channel = Channel(leave_after=leave_after, offset=7)  # which is never heard to be committed
+
+    async def body():
+        lifecycle = broker_of(channel)
+        began = trio.current_time()
+        await lifecycle.stop(STOP_S)
+        return trio.current_time() - began
+
+    assert virtual(body) < leave_after * (STOP_APPLY_S + 0.5)

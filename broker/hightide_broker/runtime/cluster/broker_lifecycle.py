@@ -22,6 +22,9 @@ log = logging.getLogger("hightide.lifecycle")
 
 RETRY_S = 0.1
 STOP_POLL_S = 0.02
+STOP_APPLY_S = 0.5
+"""How long a broker that stops waits to apply what a controller answered by: where that has stopped
+as well, nobody may be left to say that it is committed."""
 _FATAL = (
     ErrorCode.INCONSISTENT_CLUSTER_ID,
     ErrorCode.STALE_BROKER_EPOCH,
@@ -144,7 +147,8 @@ class BrokerLifecycle:
                     if refusal.code in (*_FATAL, ErrorCode.REQUEST_TIMED_OUT):
                         return
                 else:
-                    await self._applied.wait_for(offset)
+                    with trio.move_on_after(STOP_APPLY_S):
+                        await self._applied.wait_for(offset)
                     if reply.should_shut_down:
                         return
                 if pause:
