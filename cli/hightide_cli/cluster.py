@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from pathlib import Path
 from shlex import quote
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from hightide.protocol.words import counted
+from hightide_cli.children import Child
 from hightide_cli.client_config import client_settings, use_client_file
 from hightide_cli.console_process import start_console, stop_console
 from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
@@ -149,7 +149,9 @@ def up(
 
 def _started(
     plan: Plan, ports: dict[NodeProcess, int], assignments: tuple[str, ...]
-) -> dict[NodeProcess, subprocess.Popen[bytes]]:
+) -> dict[NodeProcess, Child]:
+    from hightide_cli.main import main
+
     return {
         node: start_node(
             node,
@@ -157,12 +159,13 @@ def _started(
             cluster_id=plan.cluster_id,
             voters=plan.voters,
             assignments=(*plan.security(node), *assignments),
+            door=main,
         )
         for node, planned in ports.items()
     }
 
 
-def _stop_again(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -> None:
+def _stop_again(processes: dict[NodeProcess, Child]) -> None:
     ran = [node.name for node, process in processes.items() if process.poll() is None]
     for left in stop_started(processes):
         say(f"{left.name} (process {processes[left].pid}) still runs")
@@ -365,7 +368,7 @@ async def _make_topics(address: str, topics: list[tuple[str, int, int]]) -> None
                     raise
 
 
-def _wait_in_foreground(processes: dict[NodeProcess, subprocess.Popen[bytes]]) -> None:
+def _wait_in_foreground(processes: dict[NodeProcess, Child]) -> None:
     """Until Ctrl-C, or until no node is left; one that ends is told of."""
 
     def stop(_: int, __: object) -> None:

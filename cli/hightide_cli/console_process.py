@@ -15,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from hightide_cli.children import spawn
 from hightide_cli.output import say
-from hightide_cli.processes import said_by_holder, spawn
+from hightide_cli.processes import said_by_holder
 
 START_S = 60.0
 STOP_S = 10.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from hightide_cli.children import Child
 from hightide_cli.processes import (
     NodeProcess,
     Plan,
@@ -37,7 +37,7 @@ class OwnCluster:
         self._assignments = assignments
         self._temporary = tempfile.TemporaryDirectory(prefix="hightide-", dir=directory)
         self._plan: Plan | None = None
-        self._processes: dict[NodeProcess, subprocess.Popen[bytes]] = {}
+        self._processes: dict[NodeProcess, Child] = {}
 
     def __enter__(self) -> OwnCluster:
         self._plan = make_plan(

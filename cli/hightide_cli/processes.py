@@ -12,19 +12,19 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
 from hightide.protocol.words import counted
 from hightide_broker.secure_local import first_users, make_secrets
+from hightide_cli.children import Child, can_fork, fork, spawn
 from hightide_cli.failures import CORRUPT, REFUSED, UNREACHABLE
 from hightide_cli.output import say
 from hightide_cli.secure_cluster import CERTIFICATES, keys_of
@@ -368,33 +368,25 @@ def start_node(
     cluster_id: str = "",
     voters: str = "",
     assignments: Sequence[str] = (),
-) -> subprocess.Popen[bytes]:
-    """Start a node's process; its output goes to its log file."""
+    door: Callable[[], None] | None = None,
+) -> Child:
+    """Start a node's process; its output goes to its log file. With the `door` of the command line
+    it is a copy of this one, which has no event loop, where that can be."""
     for path in (process.log_file.parent, process.ready_file.parent):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     process.ready_file.unlink(missing_ok=True)
     keys = _keys(process, port=port, cluster_id=cluster_id, voters=voters)
     keys.append("metrics.listen=0")
-    command = [sys.executable, "-m", "hightide_cli.main", "server", "start"]
-    command += [word for key in (*keys, *assignments) for word in ("--set", key)]
-    command += ["--ready-file", str(process.ready_file.resolve())]
+    words = ["server", "start", "--ready-file", str(process.ready_file.resolve())]
+    words += [word for key in (*keys, *assignments) for word in ("--set", key)]
     with process.log_file.open("ab") as output:
-        return spawn(command, output)
-
-
-def spawn(command: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
-    """Start what lives on without this process."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=True,
-    )
+        if door is not None and can_fork():
+            return fork(door, words, output, name=process.name)
+        return spawn([sys.executable, "-m", "hightide_cli.main", *words], output)
 
 
 def wait_for_all(
-    processes: Mapping[NodeProcess, subprocess.Popen[bytes]],
+    processes: Mapping[NodeProcess, Child],
 ) -> dict[NodeProcess, dict[str, Any]]:
     """The facts of nodes, once all of them serve; exits when the first one ends instead, or when
     they are alive and nothing has moved for `QUIET_S`."""
@@ -421,7 +413,7 @@ def wait_for_all(
     raise click.exceptions.Exit(UNREACHABLE)
 
 
-def _at_work(node: NodeProcess, process: subprocess.Popen[bytes]) -> int | None:
+def _at_work(node: NodeProcess, process: Child) -> int | None:
     """The process that starts, or serves, a node: the one that was started for it, or the one that
     was there first: an `up` that was killed leaves what it had started."""
     return process.pid if process.poll() is None else node.pid()
@@ -448,7 +440,7 @@ def stop_nodes(nodes: Sequence[NodeProcess], *, kill: bool = False) -> list[Node
     return [left for group in (first, rest) for left in _stop_at_once(group, kill=kill)]
 
 
-def stop_started(processes: Mapping[NodeProcess, subprocess.Popen[bytes]]) -> list[NodeProcess]:
+def stop_started(processes: Mapping[NodeProcess, Child]) -> list[NodeProcess]:
     """Stop nodes that were only just started, and may not hold their directories yet; those that
     still run."""
     # Not what another process holds: that is somebody else's.

@@ -3,10 +3,7 @@ directory."""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +16,7 @@ from hightide_cli.output import say, show_one
 if TYPE_CHECKING:
     from hightide.protocol.login_messages import ScramUpsertion
     from hightide_broker.config import BrokerConfig
-    from hightide_broker.node import Node
-    from hightide_broker.ports import Disk
 
-WARN_S = 3600.0
-"""How often a log says that a listener is open to others."""
 config_option = click.option(
     "-c",
     "--config",
@@ -85,117 +78,10 @@ def start(
         doors_of(config)
         say("the configuration is fine")
         return
+    from hightide_cli.serving import serve
+
     set_up_logging(verbose=verbose, form=config[LOG_FORMAT], node=config[NODE_ID])
-    run(_serve, config, ready_file)
-
-
-async def _serve(config: BrokerConfig, ready_file: Path | None) -> None:
-    import trio
-
-    from hightide.net.ports import SystemClock, system_random
-    from hightide.net.tcp import listen
-    from hightide_broker.opening import open_node
-    from hightide_broker.runtime.base.disk import RealDisk
-    from hightide_broker.runtime.base.system import raise_open_files_limit
-    from hightide_broker.runtime.base.usage import ProcessUsage
-    from hightide_broker.runtime.server.door import doors_of
-    from hightide_cli.notify import Notifier
-    from hightide_cli.settling import settle
-
-    manager = Notifier()
-    raise_open_files_limit()
-    usage = ProcessUsage()
-    trio.lowlevel.add_instrument(usage)
-    doors, disk = doors_of(config), RealDisk()
-    # Only where it means something: otherwise the end of a terminal ends what runs in it.
-    renewing = [signal.SIGHUP] if doors.has_certificates else []
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *renewing) as signals:
-        async with open_node(
-            config,
-            doors=doors,
-            disk=disk,
-            clock=SystemClock(),
-            random=system_random(),
-            listen=listen,
-            usage=usage.used,
-            wait=False,
-            formats=False,
-        ) as node:
-            async with trio.open_nursery() as nursery:
-                warn_of_metrics(config)
-                nursery.start_soon(warn_of_open, config)
-                nursery.start_soon(warn_of_unknown, config.advertised_host)
-                nursery.start_soon(manager.follow, node)
-                nursery.start_soon(settle, node)
-                if ready_file is not None:
-                    nursery.start_soon(_announce, node, disk, ready_file)
-                async for number in signals:
-                    if number != signal.SIGHUP:
-                        break
-                    doors.renew()
-                nursery.cancel_scope.cancel()
-            manager.stopping()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-async def warn_of_open(config: BrokerConfig) -> None:
-    """Log it each hour while others may do anything here; once if only this machine's users may."""
-    import trio
-
-    from hightide_broker.config import open_listeners
-
-    log = logging.getLogger("hightide.node")
-    if not (found := open_listeners(config)):
-        if not config.clients_prove:
-            told = "all users of this machine may do anything here: hightide up --secure"
-            log.warning(told, extra={"event": "server.open_on_loopback"})
-        return
-    while True:
-        log.warning(
-            "all who reach %s may do anything: allow.insecure.listener", " and ".join(found)
-        )
-        await trio.sleep(WARN_S)
-
-
-def warn_of_metrics(config: BrokerConfig) -> None:
-    """Log it when others are told metrics, which nobody has to prove anything for."""
-    from hightide_broker.config import open_metrics
-
-    if place := open_metrics(config):
-        logging.getLogger("hightide.node").warning(
-            "all who reach %s are told metrics, and names of topics and groups: metrics.listen "
-            "asks nobody who they are, expected loopback or a network of your own",
-            place,
-        )
-
-
-async def warn_of_unknown(host: str) -> None:
-    """Log it when the name that others are told cannot be looked up."""
-    import trio
-
-    try:
-        await trio.socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError) as error:
-        told = "clients and other nodes are told to come to advertised.host %r, unknown here: %s"
-        logging.getLogger("hightide.node").warning(told, host, error)
-
-
-async def _announce(node: Node, disk: Disk, ready_file: Path) -> None:
-    """Say where the node serves, once it does; on a full disk, too."""
-    await node.serving.wait()
-    facts = {
-        "pid": os.getpid(),
-        "node": node.id,
-        "host": node.config.advertised_host,
-        "port": node.port,
-        "cluster_id": node.cluster_id,
-    }
-    if node.config.is_split:
-        facts["internal"] = "{}:{}".format(*node.internal_address)
-    if address := node.config.metrics_address:
-        facts["metrics"] = f"{address[0]}:{node.metrics_port}"
-    disk.replace(str(ready_file), json.dumps(facts).encode())
+    run(serve, config, ready_file)
 
 
 @click.group()

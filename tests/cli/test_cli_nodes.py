@@ -19,7 +19,7 @@ from hightide_broker.ports import RESERVE_BYTES
 from hightide_broker.simulation.disk import SimDisk
 from hightide_cli.cluster import _check_port, _check_replicas
 from hightide_cli.processes import _last_words, make_plan
-from hightide_cli.server import _announce
+from hightide_cli.serving import announce
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_node_says_where_it_serves_on_a_full_disk_too(tmp_path):
 
     async def body():
         serving.set()
-        await _announce(node, disk, "run/broker-1.json")
+        await announce(node, disk, "run/broker-1.json")
 
     trio.run(body, clock=MockClock(autojump_threshold=0))
     assert json.loads(disk.read_file("run/broker-1.json"))["port"] == 9000

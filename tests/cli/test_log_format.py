@@ -13,7 +13,7 @@ from hightide_cli.log_format import FOR_PEOPLE, JsonLines
 HOUSE = Path(__file__).parents[2]
 SOURCES = [
     *(HOUSE / "broker/hightide_broker").rglob("*.py"),
-    HOUSE / "cli/hightide_cli/server.py",
+    HOUSE / "cli/hightide_cli/serving.py",
 ]
 LOGGING = {"debug", "info", "warning", "error", "exception"}
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 import warm_commands
-from commands import StartedCluster, cold, environment
+from commands import cold, environment
 from patience import PATIENCE_S
 from warm_commands import NODE
 
 from hightide_cli import processes
+from hightide_cli.processes import make_plan, start_node, stop_started, wait_for_all
 
 pytestmark = [
     pytest.mark.live,
@@ -81,17 +82,18 @@ def test_another_interpreter_is_not_forked():
 
 
 def test_a_node_that_is_forked_has_a_session_and_words_of_its_own(tmp_path):
-    data = tmp_path / "data"
-    cluster = StartedCluster(data, "--port", "0")
+    plan = make_plan(tmp_path, brokers=1, split=False, port=0, formats=True)
+    (node,) = plan.processes
+    started = {node: start_node(node, port=0, cluster_id=plan.cluster_id)}
     try:
-        (node,) = cluster.ps()
-        pid = node["pid"]
+        wait_for_all(started)
+        pid = started[node].pid
         command = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         assert [word.decode() for word in command[: len(NODE)]] == NODE
-        assert f"log.dirs={data / 'broker-1'}".encode() in command
+        assert f"log.dirs={node.directory}".encode() in command
         assert os.getsid(pid) == pid
     finally:
-        cluster.end()
+        stop_started(started)
 
 
 def test_who_starts_a_node_learns_how_it_ended(tmp_path):

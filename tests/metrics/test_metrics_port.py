@@ -18,7 +18,7 @@ from hightide_broker.runtime.metrics.health import why_not_ready
 from hightide_broker.runtime.metrics.http import Answer, Port
 from hightide_broker.runtime.replication.recovering import Recovering
 from hightide_broker.simulation.disk import SimDisk
-from hightide_cli.server import warn_of_metrics
+from hightide_cli.serving import warn_of_metrics
 
 WATCHED = config_of({"metrics.listen": "127.0.0.1:0"})
 ATTACKS = {

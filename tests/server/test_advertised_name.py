@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.abc import HostnameResolver
 
-from hightide_cli.server import warn_of_unknown
+from hightide_cli.serving import warn_of_unknown
 
 
 class Names(HostnameResolver):

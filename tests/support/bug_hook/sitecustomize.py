@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-if "server" in sys.orig_argv:
+if {"server", "up"} & {*sys.orig_argv}:
     import msgspec
 
     from hightide_broker.core.cluster import users

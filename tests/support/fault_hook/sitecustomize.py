@@ -21,7 +21,7 @@ def told(name):
         return ""
 
 
-if FAULTS and "server" in sys.orig_argv:
+if FAULTS and {"server", "up"} & {*sys.orig_argv}:
     from hightide.protocol.controller_messages import BrokerHeartbeatRequest
     from hightide.protocol.errors import ErrorCode, Refused
     from hightide_broker.runtime.cluster.controller_channel import ControllerChannel

@@ -1,0 +1,132 @@
+"""Processes that go on without the one that started them.
+
+`spawn` starts an interpreter for one. Most of what the start of a node costs is its imports, so
+`up` has them once, and `fork`s its nodes where the system allows it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+_SELF = Path("/proc/self")
+
+
+def spawn(command: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start a command; raises `OSError`."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+class Forked:
+    """A process that was forked, as `subprocess.Popen` has one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None while it runs."""
+        return self._awaited(os.WNOHANG)
+
+    def wait(self) -> int:
+        """The same, once it has ended."""
+        code = self._awaited(0)
+        assert code is not None, "it was waited for"
+        return code
+
+    def _awaited(self, how: int) -> int | None:
+        if self._code is None:
+            try:
+                ended, status = os.waitpid(self.pid, how)
+            except ChildProcessError:  # SIGCHLD is ignored here, and nobody knows
+                ended, status = self.pid, 0
+            if ended:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def terminate(self) -> None:
+        """Tell it to stop, if it has not ended."""
+        self._tell(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        self._tell(signal.SIGKILL)
+
+    def _tell(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+Child = subprocess.Popen[bytes] | Forked
+
+
+def can_fork() -> bool:
+    """Whether a copy of this process can become a node: it has no other threads, and what files it
+    has open is told."""
+    return _SELF.exists() and len(os.listdir(_SELF / "task")) == 1
+
+
+def fork(door: Callable[[], None], words: Sequence[str], output: BinaryIO, *, name: str) -> Forked:
+    """Call the `door` of a program, with these words, in a copy of this process that is called
+    `name` where processes are listed; raises `OSError`. Not while an event loop runs."""
+    import_module("hightide_cli.serving")
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # or each of the two would say it
+    gc.freeze()  # what nobody looks at stays the same page for all of them
+    pid = os.fork()
+    if pid == 0:
+        _become(door, words, output, name)
+    return Forked(pid)
+
+
+def _become(
+    door: Callable[[], None], words: Sequence[str], output: BinaryIO, name: str
+) -> NoReturn:
+    """What an interpreter would have been that was started for it. Never returns to what its parent
+    was about to do."""
+    code = 1
+    try:
+        os.setsid()
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+        for opened in map(int, os.listdir(_SELF / "fd")):
+            if opened > 2:  # a lock of the parent, too
+                with suppress(OSError):
+                    os.close(opened)
+        with suppress(OSError):
+            (_SELF / "comm").write_text(name)
+        sys.argv[1:] = words
+        code = _ended(door)
+    finally:
+        os._exit(code)
+
+
+def _ended(door: Callable[[], None]) -> int:
+    """The exit code of a program, as an interpreter has it."""
+    try:
+        door()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
