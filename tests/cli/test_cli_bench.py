@@ -12,9 +12,9 @@ import json
 import pytest
 from benchkit import bench, commands_below  # noqa: F401
 from commands import hightide
-from secure_run import WORDS
 
 from hightide_cli.failures import USAGE
+from hightide_cli.own_cluster import OwnCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -35,13 +35,9 @@ FOLLOWER_PASSES_MAX = 4.0
 
 def test_living_nodes_would_be_found_by_their_command(tmp_path):
     """What `bench` is judged by finds a node that does run."""
-    data = tmp_path / "data"
-    hightide("up", "--detach", "--data", data, "--port", "0", *WORDS)
-    try:
-        assert len(commands_below(data)) == 1
-    finally:
-        hightide("down", "--data", data, "--kill")
-    assert commands_below(data) == []
+    with OwnCluster(brokers=1, directory=tmp_path) as cluster:
+        assert len(commands_below(cluster.data)) == 1
+    assert commands_below(tmp_path) == []
 
 
 @pytest.mark.parametrize("flush", ["replicated", "synced"])

@@ -75,9 +75,7 @@ ALLOWED = {
     "cli/hightide_cli/bench/console.py": {"http": "asks the console that it started itself"},
     "cli/hightide_cli/metrics.py": {"http": "asks a node of this machine, by what that wrote down"},
     "cli/hightide_cli/console_process.py": {"subprocess": "starts a console, by this very Python"},
-    "cli/hightide_cli/processes.py": {"subprocess": "starts nodes, by this very Python"},
-    "cli/hightide_cli/cluster.py": {"subprocess": "waits for nodes that were started"},
-    "cli/hightide_cli/own_cluster.py": {"subprocess": "waits for nodes that were started"},
+    "cli/hightide_cli/children.py": {"subprocess": "starts nodes, by this very Python"},
 }
 
 
