@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -75,40 +76,48 @@ Child = subprocess.Popen[bytes] | Forked
 
 
 def can_fork() -> bool:
-    """Whether a copy of this process can become a node: it has no other threads, and what files it
-    has open is told."""
-    return _SELF.exists() and len(os.listdir(_SELF / "task")) == 1
+    """Whether a copy of this process can become a node: it has no other threads, what files it has
+    open is told, and it does not run without asserts, as a node would refuse to."""
+    return __debug__ and _SELF.exists() and len(os.listdir(_SELF / "task")) == 1
+
+
+def import_node() -> None:
+    """Have what a node takes, for all that are forked."""
+    import_module("hightide_cli.serving")
 
 
 def fork(door: Callable[[], None], words: Sequence[str], output: BinaryIO, *, name: str) -> Forked:
     """Call the `door` of a program, with these words, in a copy of this process that is called
     `name` where processes are listed; raises `OSError`. Not while an event loop runs."""
-    import_module("hightide_cli.serving")
+    import_node()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or each of the two would say it
     gc.freeze()  # what nobody looks at stays the same page for all of them
-    pid = os.fork()
-    if pid == 0:
-        _become(door, words, output, name)
+    # A signal in the middle would be heard in the copy, which is about to do what this one does.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(door, words, output, name, before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return Forked(pid)
 
 
 def _become(
-    door: Callable[[], None], words: Sequence[str], output: BinaryIO, name: str
+    door: Callable[[], None],
+    words: Sequence[str],
+    output: BinaryIO,
+    name: str,
+    mask: Iterable[int],
 ) -> NoReturn:
     """What an interpreter would have been that was started for it. Never returns to what its parent
     was about to do."""
     code = 1
     try:
         os.setsid()
-        with open(os.devnull, "rb") as nothing:
-            os.dup2(nothing.fileno(), 0)
-        for number in (1, 2):
-            os.dup2(output.fileno(), number)
-        for opened in map(int, os.listdir(_SELF / "fd")):
-            if opened > 2:  # a lock of the parent, too
-                with suppress(OSError):
-                    os.close(opened)
+        _hear_nothing_of_the_parent(mask)
+        _let_go(output)
         with suppress(OSError):
             (_SELF / "comm").write_text(name)
         sys.argv[1:] = words
@@ -117,8 +126,35 @@ def _become(
         os._exit(code)
 
 
+def _hear_nothing_of_the_parent(mask: Iterable[int]) -> None:
+    """Signals mean what they mean at the start of an interpreter."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _let_go(output: BinaryIO) -> None:
+    """Nothing is read, all is said to `output`, and what else the parent has open is nothing: it
+    keeps its number, by which something of the parent's may close it later."""
+    with open(os.devnull, "r+b") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+        for opened in map(int, os.listdir(_SELF / "fd")):
+            if opened > 2 and opened != nothing.fileno():
+                with suppress(OSError):  # the listing itself
+                    os.fstat(opened)
+                    os.dup2(nothing.fileno(), opened, inheritable=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, closefd=False, errors="backslashreplace")
+    logging.root.handlers.clear()
+
+
 def _ended(door: Callable[[], None]) -> int:
-    """The exit code of a program, as an interpreter has it."""
+    """The exit code of a program that ends with a number."""
     try:
         door()
     except SystemExit as ended:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from shlex import quote
+from types import FrameType
 from typing import Any
 
 import click
 
 from hightide.protocol.words import counted
-from hightide_cli.children import Child
+from hightide_cli.children import Child, import_node
 from hightide_cli.client_config import client_settings, use_client_file
 from hightide_cli.console_process import start_console, stop_console
 from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
@@ -21,19 +24,17 @@ from hightide_cli.processes import (
     STOP_TIMEOUT_S,
     NodeProcess,
     Plan,
-    forget_plan,
     format_nodes,
     make_plan,
     nodes_of,
     read_plan,
     start_node,
     stop_nodes,
-    stop_started,
     tail,
     wait_for_all,
 )
 from hightide_cli.secure_cluster import CLIENT_FILE, write_client_file
-from hightide_cli.starting import Starting
+from hightide_cli.starting import Begun, Starting
 from hightide_cli.watching import watchable
 
 ADMISSION_S = 30.0
@@ -111,25 +112,27 @@ def up(
 
     new_topics = [_parse_topic(text) for text in topics]
     config = load_config(None, assignments)
+    import_node()  # before anything is begun that Ctrl-C would have to undo
+    signal.signal(signal.SIGTERM, _as_ctrl_c)
     starting = Starting(data)
     if is_new := read_plan(data) is None:
         _check_replicas(new_topics, count or 1)
-    plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced, secure=secure)
-    missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
-    _tell_of([node for node in plan.processes if node not in missing])
-    _check_replaced(plan, replaced)
-    if not missing:
-        if assignments:
-            say("--set is for nodes that start: nothing is changed")
-        run(_make_topics, address := _reached(plan), new_topics)
-        _say_where(plan, address, console=console)
-        return
-    format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
-    processes = _started(plan, missing, assignments)
-    serves = False
-    try:
-        wait_for_all(processes)
-        serves = True
+    with Begun(data, is_new=is_new) as begun:
+        plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced, secure=secure)
+        missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
+        _tell_of([node for node in plan.processes if node not in missing])
+        _check_replaced(plan, replaced)
+        if not missing:
+            begun.serves = True
+            if assignments:
+                say("--set is for nodes that start: nothing is changed")
+            run(_make_topics, address := _reached(plan), new_topics)
+            _say_where(plan, address, console=console)
+            return
+        format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
+        begun.start(partial(_start, plan, missing, assignments), missing)
+        wait_for_all(begun.processes)
+        begun.serves, begun.stays = True, detach and len(missing) == 1
         address = _reached(plan)
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
@@ -138,39 +141,33 @@ def up(
             say(f"cluster {plan.cluster_id} is up; stop it with: {_stopping(data)}")
             return
         starting.end()
-        _wait_in_foreground(processes)
-    except BaseException:
-        if not (serves and detach and len(processes) == 1):
-            _stop_again(processes)
-        if is_new and not serves:
-            forget_plan(data)
-        raise
+        _wait_in_foreground(begun.processes)
 
 
-def _started(
-    plan: Plan, ports: dict[NodeProcess, int], assignments: tuple[str, ...]
-) -> dict[NodeProcess, Child]:
+def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
+    """SIGTERM is heard where Ctrl-C is, which an event loop hears when it can."""
+    heard = signal.getsignal(signal.SIGINT)
+    if not callable(heard):  # a shell has its background hear none
+        heard = signal.default_int_handler
+    heard(signal.SIGINT, frame)
+
+
+def _start(
+    plan: Plan,
+    ports: Mapping[NodeProcess, int],
+    assignments: tuple[str, ...],
+    node: NodeProcess,
+) -> Child:
     from hightide_cli.main import main
 
-    return {
-        node: start_node(
-            node,
-            port=_port_of(node, planned),
-            cluster_id=plan.cluster_id,
-            voters=plan.voters,
-            assignments=(*plan.security(node), *assignments),
-            door=main,
-        )
-        for node, planned in ports.items()
-    }
-
-
-def _stop_again(processes: dict[NodeProcess, Child]) -> None:
-    ran = [node.name for node, process in processes.items() if process.poll() is None]
-    for left in stop_started(processes):
-        say(f"{left.name} (process {processes[left].pid}) still runs")
-    if ran:
-        say(f"stopped again what this had started: {', '.join(ran)}")
+    return start_node(
+        node,
+        port=_port_of(node, ports[node]),
+        cluster_id=plan.cluster_id,
+        voters=plan.voters,
+        assignments=(*plan.security(node), *assignments),
+        door=main,
+    )
 
 
 def _tell_of(running: list[NodeProcess]) -> None:
@@ -370,12 +367,7 @@ async def _make_topics(address: str, topics: list[tuple[str, int, int]]) -> None
 
 def _wait_in_foreground(processes: dict[NodeProcess, Child]) -> None:
     """Until Ctrl-C, or until no node is left; one that ends is told of."""
-
-    def stop(_: int, __: object) -> None:
-        raise KeyboardInterrupt
-
     say("Ctrl-C stops it")
-    signal.signal(signal.SIGTERM, stop)
     # Not what another process holds, which an `up` that was killed had started.
     running = {node: each for node, each in processes.items() if node.pid() in (None, each.pid)}
     if not running:

@@ -1,16 +1,21 @@
-"""One `hightide up` at a time for each directory."""
+"""One `hightide up` at a time for each directory, and what is left of one that fails: nothing."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
+from hightide_cli.children import Child
 from hightide_cli.output import say
+from hightide_cli.processes import NodeProcess, forget_plan, stop_started
+from hightide_cli.signals import told_to_stop
 
 
 class Starting:
@@ -50,3 +55,44 @@ class Starting:
         with suppress(OSError):
             for each in self._made:
                 each.rmdir()
+
+
+class Begun:
+    """What an `up` has started, as a block: it is stopped again if the block ends in an error, as
+    by Ctrl-C."""
+
+    def __init__(self, data: Path, *, is_new: bool) -> None:
+        """`is_new`: there is no plan of a cluster in `data` yet."""
+        self.processes: dict[NodeProcess, Child] = {}
+        self.serves = False
+        """Whether all nodes do."""
+        self.stays = False
+        """Whether what serves is left alone, whatever goes wrong."""
+        self._data = data
+        self._is_new = is_new
+
+    def __enter__(self) -> Begun:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
+        if not (self.serves and self.stays):
+            self._stop_again()
+        if self._is_new and not self.serves:
+            forget_plan(self._data)
+
+    def start(self, start: Callable[[NodeProcess], Child], nodes: Iterable[NodeProcess]) -> None:
+        """Start nodes, each of which is known before a signal is heard."""
+        with told_to_stop(signal.SIGINT, signal.SIGTERM) as told:
+            for node in nodes:
+                self.processes[node] = start(node)
+        if told.is_set():
+            raise KeyboardInterrupt
+
+    def _stop_again(self) -> None:
+        ran = [node.name for node, process in self.processes.items() if process.poll() is None]
+        for left in stop_started(self.processes):
+            say(f"{left.name} (process {self.processes[left].pid}) still runs")
+        if ran:
+            say(f"stopped again what this had started: {', '.join(ran)}")

@@ -13,8 +13,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from commands import StartedCluster, hightide
+from commands import COMMAND, StartedCluster, environment, hightide
 from patience import PATIENCE_S
+
+from hightide_cli.processes import nodes_of, said_by_holder
 
 pytestmark = [
     pytest.mark.live,
@@ -95,17 +97,95 @@ def test_it_has_nothing_open_but_its_log_and_a_session_and_a_name_of_its_own(tmp
     program = """
     import fcntl, os
     def tell():
-        opened = [os.readlink(f"/proc/self/fd/{each}") for each in range(3)]
-        more = [each for each in os.listdir("/proc/self/fd") if int(each) > 2]
+        opened = {int(each): "" for each in os.listdir("/proc/self/fd")}
+        for each in [*opened]:
+            try:
+                opened[each] = os.readlink(f"/proc/self/fd/{each}")
+            except FileNotFoundError:
+                del opened[each]  # which listed them
+        first, more = [opened.pop(each) for each in range(3)], {*opened.values()}
         name = open("/proc/self/comm").read().strip()
-        print(opened, len(more), os.getsid(0) == os.getpid(), name, sys.argv[1:])
+        print(first, more, os.getsid(0) == os.getpid(), name, sys.argv[1:])
     held = open(sys.argv[1] + ".lock", "ab")
     fcntl.flock(held, fcntl.LOCK_EX)
-    fork(tell, ["some", "words"], log, name="broker-7").wait()
+    child = fork(tell, ["some", "words"], log, name="broker-7")
+    held.close()
+    with open(sys.argv[1] + ".lock", "ab") as again:
+        fcntl.flock(again, fcntl.LOCK_EX)  # waits for whoever has it
+    child.wait()
     """
     said_by(program, log)
-    opened, listing = ["/dev/null", str(log), str(log)], 1
-    assert log.read_text() == f"{opened} {listing} True broker-7 ['some', 'words']\n"
+    first = ["/dev/null", str(log), str(log)]
+    assert log.read_text() == f"{first} {{'/dev/null'}} True broker-7 ['some', 'words']\n"
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_it_is_forked_is_the_parents_and_heard_there(tmp_path, number):
+    """A copy that hears it on its way would go on as `up`; what the interpreter itself calls after
+    a fork loses it."""
+    program = f"""
+    import os, signal
+    def stop(*_):
+        raise KeyboardInterrupt
+    signal.signal(signal.{number}, stop)
+    forks = os.fork
+    def fork_and_strike():
+        pid = forks()
+        os.kill(os.getpid(), signal.{number})
+        return pid
+    os.fork = fork_and_strike
+    parent = os.getpid()
+    try:
+        fork(lambda: None, [], log, name="it")
+    except KeyboardInterrupt:
+        print("heard by the parent:", os.getpid() == parent)
+    """
+    assert said_by(program, tmp_path / "log") == "heard by the parent: True\n"
+
+
+def test_signals_mean_what_they_mean_to_a_new_interpreter(tmp_path):
+    log = tmp_path / "log"
+    program = """
+    import signal, socket
+    from hightide_cli.signals import told_to_stop
+    def tell():
+        kinds = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        found = [signal.getsignal(kind) for kind in kinds]
+        expected = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
+        print(found == expected, signal.set_wakeup_fd(-1), signal.pthread_sigmask(0, []))
+    bell, ringer = socket.socketpair()
+    ringer.setblocking(False)
+    signal.set_wakeup_fd(ringer.fileno())
+    with told_to_stop(signal.SIGTERM):
+        fork(tell, [], log, name="it").wait()
+    """
+    said_by(program, log)
+    assert log.read_text() == "True -1 set()\n"
+
+
+def test_what_a_program_has_set_up_for_itself_is_not_the_nodes(tmp_path):
+    log, own = tmp_path / "log", tmp_path / "own"
+    program = """
+    import contextlib, logging
+    logging.basicConfig(filename=sys.argv[2])
+    def tell():
+        logging.basicConfig(format="%(message)s")
+        logging.warning("logged")
+        print("said")
+        print("complained", file=sys.stderr)
+    with open(sys.argv[2], "a") as file, contextlib.redirect_stderr(file):
+        fork(tell, [], log, name="it").wait()
+    """
+    said_by(program, log, own)
+    assert sorted(log.read_text().split()) == ["complained", "logged", "said"]
+    assert own.read_text() == ""
+
+
+def test_a_program_without_asserts_is_not_forked(tmp_path):
+    program = "from hightide_cli.children import can_fork; print(can_fork())"
+    for words, may in (((), True), (("-O",), False)):
+        said = subprocess.check_output([sys.executable, *words, "-c", program], text=True)
+        assert said == f"{may}\n"
 
 
 def test_a_process_with_threads_is_not_forked(tmp_path):
@@ -143,3 +223,32 @@ def test_nodes_of_up_are_called_what_they_are_and_hold_nothing_of_it(tmp_path):
         assert len({row["pid"] for row in cluster.ps()} & {row["pid"] for row in rows}) == 2
     finally:
         cluster.end()
+
+
+def test_nothing_is_left_of_an_up_whose_second_node_cannot_be_started(tmp_path):
+    data = tmp_path / "data"
+    (data / "logs" / "broker-2.log").mkdir(parents=True)
+    failed = hightide("up", "-n", "3", "--detach", "--data", data, "--port", "0", code=None)
+    assert failed.code != 0
+    assert "broker-2.log" in failed.err
+    assert "stopped again what this had started: broker-1" in failed.err
+    assert not (data / "cluster.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("place", ["logs/broker-1.log", "logs/broker-2.log", "logs/broker-3.log"])
+def test_nothing_is_left_of_an_up_that_is_told_to_stop_while_it_starts(tmp_path, place, number):
+    data = tmp_path / "data"
+    command = [*COMMAND, "up", "-n", "3", "--data", str(data), "--port", "0"]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, env=environment(), start_new_session=True, text=True
+    ) as starting:
+        while not (data / place).exists():
+            assert starting.poll() is None
+        os.killpg(starting.pid, number)
+        _, told = starting.communicate(timeout=PATIENCE_S)
+    assert starting.returncode in (0, 130), told  # 0: all served already
+    assert "Traceback" not in told
+    assert len(nodes_of(data)) == (3 if starting.returncode == 0 else 0)
+    for lock in data.glob("*/.lock"):
+        assert said_by_holder(lock) is None

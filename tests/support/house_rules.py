@@ -173,7 +173,6 @@ ALLOWED_BROAD_EXCEPT = {
     "broker/hightide_broker/runtime/server/connection.py": "its edge: a bug ends that one alone",
     "broker/hightide_broker/runtime/server/listener.py": "the edge of who is not in yet",
     "cli/hightide_cli/children.py": "the edge of a process that was forked",
-    "cli/hightide_cli/cluster.py": "stops what it started, and raises on",
     "cli/hightide_cli/main.py": "the process's edge",
     "client/hightide/net/background.py": "carries the block's exception around its nursery",
     "client/hightide/produce/sender.py": "carries an exception into the background",
