@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hightide.protocol.errors import UsageError
+from hightide.protocol.errors import HightideError, UsageError
 from hightide.protocol.words import counted
 from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.failures import SIGNALLED
@@ -31,7 +31,7 @@ from hightide_cli.options import (
 from hightide_cli.output import TellOnce, say
 
 if TYPE_CHECKING:
-    from hightide import Producer
+    from hightide import Delivery, Producer
 
 TRIES = 3
 """A request has a third of the time: a broker says why it cannot once that is over, and is asked
@@ -97,6 +97,8 @@ def produce(topic: str, files: tuple[Path, ...], **flags: Any) -> None:
 
 
 async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -> tuple[int, int]:
+    import trio
+
     from hightide import Producer, ProducerOptions
     from hightide.net.options import from_config
 
@@ -113,8 +115,25 @@ async def _produce(topic: str, files: tuple[Path, ...], flags: dict[str, Any]) -
         "on_retry": TellOnce(),
     }
     feed = _Feed(topic, flags)
-    async with Producer(**options | from_config(ProducerOptions, flags["config"])) as producer:
-        stopped = await until_interrupted(partial(feed.run, producer, files))
+    acknowledged = 0
+    try:
+        with trio.CancelScope() as giving_up:
+            async with Producer(
+                **options | from_config(ProducerOptions, flags["config"])
+            ) as producer:
+                stopped = await until_interrupted(partial(feed.run, producer, files))
+                if feed.failure is None:
+                    await producer.flush()
+                else:  # what is still on its way would fail as late as it can
+                    giving_up.cancel()
+                acknowledged = int(producer.metrics()["record_send_total"])
+        if feed.failure is not None:
+            raise feed.failure
+    except HightideError as error:
+        if feed.count:
+            known = "sent" if flags["acks"] == "0" else "acknowledged"
+            error.add_note(f"; {known}: {acknowledged} of {counted(feed.count, 'record')}")
+        raise
     if feed.bad:
         done = "sent" if flags["acks"] == "0" else "stored"
         raise UsageError(
@@ -130,11 +149,16 @@ class _Feed:
         self.count = 0
         self.bad = ""
         """Which line is no record, and why."""
+        self.failure: HightideError | None = None
+        """Why a record was not stored."""
+        self._awaited: Delivery | None = None
+        """Of the records whose outcome is not known, one of the first."""
         self._topic, self._flags = topic, flags
         self._others = {topic}
 
     async def run(self, producer: Producer, files: tuple[Path, ...]) -> None:
-        """Send the lines of the files or of stdin, each as it comes, up to one that is none."""
+        """Send the lines of the files or of stdin, each as it comes, up to one that is none, or
+        until a record is known to be lost."""
         for path in files or (None,):
             name = "" if path is None else f"{path} "
             number = 0
@@ -146,6 +170,9 @@ class _Feed:
                     except UsageError as error:
                         self.bad = f"{name}line {number}: {error}"
                         return
+                    except HightideError as error:
+                        self.failure = error
+                        return
 
     async def _send(self, producer: Producer, where: str, line: bytes) -> None:
         record = _record(line.removesuffix(b"\r"), self._flags)
@@ -153,8 +180,13 @@ class _Feed:
         if named not in (None, *self._others):
             self._others.add(named)
             say(f"{where} is a record of {named}; it is written to {self._topic}")
-        await producer.send(self._topic, **record)
+        delivery = await producer.send(self._topic, **record)
         self.count += 1
+        awaited = self._awaited
+        if awaited is None or awaited.is_done:
+            self._awaited = delivery
+            if awaited is not None:
+                awaited.result()
 
 
 async def _lines_of(path: Path | None) -> AsyncGenerator[bytes]:

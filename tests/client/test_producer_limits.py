@@ -286,6 +286,24 @@ async def test_a_batch_comes_again_after_retry_backoff_ms_and_after_twice_that(a
     assert pauses == [pytest.approx(pause, rel=0.21) for pause in (0.2, 0.4, 0.8, 1.0)]
 
 
+async def test_each_attempt_that_is_refused_is_told_of_alone(autojump_clock):
+    """What came of those before it stands with the last error alone, and once: a disk that was full
+    for thirty seconds was told of in a line of 8 KB."""
+    told, broker = [], FakeBroker({"t": 1})
+    broker.will(m.ProduceRequest, *[refuse("KAFKA_STORAGE_ERROR")] * 5)
+    broker.will(m.ProduceRequest, refuse("TOPIC_AUTHORIZATION_FAILED"))
+    options = {"on_retry": lambda error: told.append(error.message)}
+    async with (
+        in_memory(broker) as network,
+        producer_of(broker, network, **options) as producer,
+    ):
+        with pytest.raises(ApiError) as caught:
+            await (await producer.send("t", b"x"))
+    assert len(told) == 5
+    assert len(set(told)) == 1
+    assert str(caught.value).count("the attempt before: KAFKA_STORAGE_ERROR") == 1
+
+
 async def test_brokers_that_say_nothing_of_leaders_either_delay_no_outcome(autojump_clock):
     """A network that is gone answers nothing: who looks for leaders waits, and gives up in time."""
     broker = FakeBroker({"t": 1})

@@ -377,15 +377,8 @@ class Sender:
 
     def _take_error(self, batch: Batch, result: m.ProduceResult, address: str) -> None:
         """What a refusal means for a batch."""
-        code = error_code(result.error or "")
-        before = f"; the attempt before: {batch.retry_error.reason}" if batch.retry_error else ""
-        error = ApiError(
-            code,
-            f"{result.message} ({batch.topic}-{batch.partition}){before}",
-            broker=address,
-            attempts=batch.attempts,
-            elapsed_s=trio.current_time() - batch.created_at,
-        )
+        error = _refusal(batch, result, address, "")
+        code = error.code
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self.accumulator.succeed(batch, -1)
             self._announce(batch)
@@ -404,8 +397,9 @@ class Sender:
             if error.refresh:
                 self._cluster.lost_leader(batch.topic, batch.partition, result.current_leader)
             self._send_again([batch], error, lost_leader=False)
-        else:
-            self.accumulator.fail(batch, error)
+        else:  # what came of the attempt before tells whether it may be stored all the same
+            before = batch.retry_error and f"; the attempt before: {batch.retry_error.reason}"
+            self.accumulator.fail(batch, _refusal(batch, result, address, before or ""))
             self._announce(batch)
 
     def _send_again(self, batches: list[Batch], error: HightideError, *, lost_leader: bool) -> None:
@@ -445,6 +439,17 @@ class Sender:
         self.room.ring()
         if self.accumulator.is_active:  # or nothing has become ready by this
             self._wake.set()
+
+
+def _refusal(batch: Batch, result: m.ProduceResult, address: str, before: str) -> ApiError:
+    """An error of a broker's, as it is told."""
+    return ApiError(
+        error_code(result.error or ""),
+        f"{result.message} ({batch.topic}-{batch.partition}){before}",
+        broker=address,
+        attempts=batch.attempts,
+        elapsed_s=trio.current_time() - batch.created_at,
+    )
 
 
 async def _fail(error: Exception) -> None:
