@@ -18,6 +18,7 @@ import trio
 from streams import MemoryStream, memory_streams, send_all
 
 from hightide.net.tcp import TcpNetwork, listen
+from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
 from hightide.protocol import wire
@@ -164,6 +165,7 @@ class FakeBroker:
     """Who leads, where it is not this broker; -1 for nobody."""
     others: list[m.BrokerInfo] = field(default_factory=list)
     logs: dict[tuple[str, int], FakeLog] = field(default_factory=lambda: defaultdict(FakeLog))
+    groups: list[g.ListedGroup] = field(default_factory=list)
     requests: list[m.Message] = field(default_factory=list)
     is_down: bool = False
     bytes_sent: int = 0
@@ -257,6 +259,8 @@ class FakeBroker:
                 return p.InitProducerIdResponse(producer_id=self._producer_ids, producer_epoch=0)
             case m.ListOffsetsRequest():
                 return self._list_offsets(request, trick)
+            case g.ListGroupsRequest():
+                return g.ListGroupsResponse(groups=self.groups)
         raise AssertionError(f"the fake broker was asked for {request}")
 
     async def _answer(

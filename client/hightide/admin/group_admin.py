@@ -49,9 +49,11 @@ class GroupAdmin(ABC):
         found: dict[str, g.ListedGroup] = {}
         for broker in sorted(self.cluster.metadata.brokers):
             request = g.ListGroupsRequest()
-            reply: g.ListGroupsResponse = await self.cluster.call_broker(
-                broker, request, timeout_s=self._timeout_s
+            reply: g.ListGroupsResponse | None = await self.cluster.call_broker(
+                broker, request, timeout_s=self._timeout_s, may_go=True
             )
+            if reply is None:  # its groups are others' now, who may have been asked before
+                return await self.list_groups()
             found |= {group.group: group for group in reply.groups}
         return [described(GroupListing, found[name]) for name in sorted(found)]
 

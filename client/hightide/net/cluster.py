@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import trio
@@ -46,6 +47,8 @@ from hightide.protocol.errors import (
 T = TypeVar("T")
 
 DEFAULT_PORT = 19092
+TRIES = 3
+"""So often may be asked, within the time that there is, what only reads, if nobody answers."""
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
@@ -207,16 +210,35 @@ class Cluster:
 
         return await self.retrying(attempt, timeout_s=timeout_s)
 
-    async def call_broker(self, broker: int, request: m.Message, *, timeout_s: float) -> Any:
-        """A response from one broker, with retries."""
+    async def call_broker(
+        self, broker: int, request: m.Message, *, timeout_s: float, may_go: bool = False
+    ) -> Any:
+        """A response from one broker, with retries. `may_go`: None, once it was asked and the
+        others do not count it any more."""
+        patience_s = self._reading_s(timeout_s) if may_go else self.request_timeout_s
+        tries = 0
 
         async def attempt() -> Any:
-            if broker not in self.metadata.brokers:
+            nonlocal tries
+            tries += 1
+            if tries > 1 or broker not in self.metadata.brokers:
                 await self.refresh([])
+            if may_go and tries > 1 and broker not in self.metadata.brokers:
+                return None
             connection = await self.connection_to(broker)
-            return (await connection.call(request, timeout_s=self.request_timeout_s))[0]
+            return (await connection.call(request, timeout_s=patience_s))[0]
 
-        return await self.retrying(attempt, timeout_s=timeout_s)
+        asked = partial(self._named, broker)
+        return await self.retrying(attempt, timeout_s=timeout_s, asked=asked)
+
+    def _reading_s(self, timeout_s: float) -> float:
+        """How long who is only asked may be silent, so that another one may be asked in time."""
+        return min(self.request_timeout_s, timeout_s / TRIES)
+
+    def _named(self, broker: int) -> str:
+        """host:port, as far as it is known."""
+        info = self.metadata.brokers.get(broker)
+        return f"{info.host}:{info.port}" if info else str(broker)
 
     async def call_at(self, address: Address, request: m.Message, *, timeout_s: float) -> Any:
         """A response from the node at an address, with retries."""
@@ -234,10 +256,13 @@ class Cluster:
         request: m.Message,
         *,
         timeout_s: float,
+        only_reads: bool = False,
     ) -> Any:
-        """What a partition's leader says of it; the request is about this partition alone."""
-
+        """What a partition's leader says of it; the request is about this partition alone, and may
+        be given up while it is answered if it `only_reads`."""
+        patience_s = self._reading_s(timeout_s) if only_reads else self.request_timeout_s
         none: ApiError | None = None
+        leader = ""
 
         def is_final_or_none(error: ApiError, elapsed_s: float, next_s: float) -> bool:
             # Brokers hear one by one of partitions that were added.
@@ -246,7 +271,7 @@ class Cluster:
             )
 
         async def attempt() -> Any:
-            nonlocal none
+            nonlocal none, leader
             if self.metadata.leader(topic, partition) is None:
                 self.metadata.topics.pop(topic, None)
                 found = await self.topic(topic, timeout_s=self.request_timeout_s)
@@ -257,9 +282,10 @@ class Cluster:
             if state is None:
                 why = self.metadata.why_leaderless(topic, partition)
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, why)
+            leader = self._named(state.leader)
             try:
                 connection = await self.connection_to(state.leader)
-                response, _ = await connection.call(request, timeout_s=self.request_timeout_s)
+                response, _ = await connection.call(request, timeout_s=patience_s)
             except (*UNREACHABLE, trio.Cancelled, BaseExceptionGroup):
                 # Also when the time is up: the next caller must not wait for it again.
                 self.lost_leader(topic, partition)
@@ -272,7 +298,12 @@ class Cluster:
                 raise refusal
             return result
 
-        return await self.retrying(attempt, timeout_s=timeout_s, is_final=is_final_or_none)
+        return await self.retrying(
+            attempt,
+            timeout_s=timeout_s,
+            is_final=is_final_or_none,
+            asked=lambda: leader or self.last_asked,
+        )
 
     async def offset(
         self, topic: str, partition: int, timestamp: int, *, timeout_s: float
@@ -281,7 +312,7 @@ class Cluster:
         part = m.ListOffsetsPartition(topic=topic, partition=partition, timestamp=timestamp)
         request = m.ListOffsetsRequest(partitions=[part])
         found: m.ListOffsetsResult = await self.call_leader(
-            topic, partition, request, timeout_s=timeout_s
+            topic, partition, request, timeout_s=timeout_s, only_reads=True
         )
         return found
 
@@ -291,17 +322,20 @@ class Cluster:
         *,
         timeout_s: float,
         is_final: IsFinal = is_final,
+        asked: Callable[[], str] | None = None,
     ) -> T:
         """Run `attempt` until it succeeds, fails for good, or `timeout_s` is over; raises as
-        `Retries.pause_s`."""
+        `Retries.pause_s`. `asked` tells who an attempt waited for, if not for any broker."""
         now = trio.current_time()
         tries = Retries(timeout_s=timeout_s, now=now, random=self.random, is_final=is_final)
         while True:
             try:
                 with trio.move_on_after(tries.left_s(trio.current_time())):
                     return await attempt()
-                self._any_broker.was_unhelpful()
-                raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=self.last_asked)
+                if asked is None:
+                    self._any_broker.was_unhelpful()
+                broker = self.last_asked if asked is None else asked()
+                raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=broker)
             except (ApiError, *SILENT) as error:
                 pause_s = tries.pause_s(error, trio.current_time())
                 if self._on_retry is not None:
