@@ -118,8 +118,7 @@ def _become(
         os.setsid()
         _hear_nothing_of_the_parent(mask)
         _let_go(output)
-        with suppress(OSError):
-            (_SELF / "comm").write_text(name)
+        _be_called(name, words)
         sys.argv[1:] = words
         code = _ended(door)
     finally:
@@ -151,6 +150,19 @@ def _let_go(output: BinaryIO) -> None:
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", 1, closefd=False, errors="backslashreplace")
     logging.root.handlers.clear()
+
+
+def _be_called(name: str, words: Sequence[str]) -> None:
+    """Where processes are listed, by a name and, instead of the parent's words, by what there is
+    room for: those of a node begin with its directory."""
+    with suppress(OSError, ValueError):
+        (_SELF / "comm").write_text(name)
+        fields = (_SELF / "stat").read_text().rpartition(")")[2].split()
+        begins, ends = int(fields[45]), int(fields[46])  # arg_start and arg_end, from the third on
+        said = f"hightide {name}: {' '.join(words)}".encode()[: ends - begins - 1]
+        with (_SELF / "mem").open("r+b", buffering=0) as memory:
+            memory.seek(begins)
+            memory.write(said.ljust(ends - begins, b"\0"))
 
 
 def _ended(door: Callable[[], None]) -> int:

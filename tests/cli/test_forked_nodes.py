@@ -105,7 +105,8 @@ def test_it_has_nothing_open_but_its_log_and_a_session_and_a_name_of_its_own(tmp
                 del opened[each]  # which listed them
         first, more = [opened.pop(each) for each in range(3)], {*opened.values()}
         name = open("/proc/self/comm").read().strip()
-        print(first, more, os.getsid(0) == os.getpid(), name, sys.argv[1:])
+        listed = open("/proc/self/cmdline").read().strip("\\0")
+        print(first, more, os.getsid(0) == os.getpid(), name, listed, sys.argv[1:])
     held = open(sys.argv[1] + ".lock", "ab")
     fcntl.flock(held, fcntl.LOCK_EX)
     child = fork(tell, ["some", "words"], log, name="broker-7")
@@ -116,7 +117,8 @@ def test_it_has_nothing_open_but_its_log_and_a_session_and_a_name_of_its_own(tmp
     """
     said_by(program, log)
     first = ["/dev/null", str(log), str(log)]
-    assert log.read_text() == f"{first} {{'/dev/null'}} True broker-7 ['some', 'words']\n"
+    told = "True broker-7 hightide broker-7: some words ['some', 'words']"
+    assert log.read_text() == f"{first} {{'/dev/null'}} {told}\n"
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
@@ -210,6 +212,8 @@ def test_nodes_of_up_are_called_what_they_are_and_hold_nothing_of_it(tmp_path):
         for row in rows:
             seen = Path(f"/proc/{row['pid']}")
             assert (seen / "comm").read_text().strip() == f"broker-{row['node']}"
+            listed = (seen / "cmdline").read_text()
+            assert listed.startswith(f"hightide broker-{row['node']}: server start")
             opened = set()
             for each in (seen / "fd").iterdir():
                 with suppress(FileNotFoundError):
