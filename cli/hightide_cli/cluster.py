@@ -115,9 +115,9 @@ def up(
     import_node()  # before anything is begun that Ctrl-C would have to undo
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     starting = Starting(data)
-    if is_new := read_plan(data) is None:
-        _check_replicas(new_topics, count or 1)
-    with Begun(data, is_new=is_new) as begun:
+    before = read_plan(data)
+    _check_replicas(new_topics, before.brokers if before else count or 1)
+    with Begun(data, is_new=before is None) as begun:
         plan = _plan(data, count=count, roles=roles, port=port, replaced=replaced, secure=secure)
         missing = {node: planned for node, planned in plan.nodes if node.pid() is None}
         _tell_of([node for node in plan.processes if node not in missing])
@@ -301,7 +301,7 @@ def _plan(
         )
     if secure and not plan.is_secure:
         raise click.UsageError(f"{data} holds a cluster that is open: it cannot be changed")
-    brokers = sum("broker" in node.roles for node in plan.processes)
+    brokers = plan.brokers
     is_split = not any(len(node.roles) > 1 for node in plan.processes)
     if count not in (None, brokers) or roles not in (None, "split" if is_split else "combined"):
         raise click.UsageError(
@@ -342,12 +342,12 @@ def _parse_topic(text: str) -> tuple[str, int, int]:
 
 
 def _check_replicas(topics: list[tuple[str, int, int]], brokers: int) -> None:
-    """Raise `UsageError`, before anything is made, for more replicas than there will be brokers."""
+    """Raise `UsageError`, before anything is begun, for more replicas than brokers."""
     for name, _, replicas in topics:
         if replicas > brokers:
             raise click.UsageError(
-                f"--topic {name}: {counted(replicas, 'replica')} need as many brokers: "
-                f"-n {replicas}, here it is {brokers}"
+                f"--topic {name}: {counted(replicas, 'replica')} need as many brokers, and a new "
+                f"cluster, with -n {replicas}: here it is {brokers}"
             )
 
 

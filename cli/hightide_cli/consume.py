@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hightide_cli.client_config import client_config_option, client_settings
 from hightide_cli.failures import SIGNALLED
@@ -39,6 +40,15 @@ OWN_WORDS = {
     "bootstrap.servers": "-b",
 }
 """Settings of a consumer that the command has a word of its own for."""
+
+
+def _group(ctx: click.Context, param: click.Parameter, name: str) -> str:
+    """An empty name, as of a variable that is not set, is no wish to read without a group."""
+    if not name and ctx.get_parameter_source(str(param.name)) is not ParameterSource.DEFAULT:
+        raise click.UsageError("-g '' names no group; to read without one, leave -g out")
+    return name
+
+
 FORMAT_HELP = (
     "%v value, %k key, %t topic, %p partition, %o offset, %T timestamp, %d{strftime[…]} the same "
     "in words, %h{…} each header by its own %k and %v, %S and %K lengths, %R length as 4 bytes, %e "
@@ -54,7 +64,11 @@ FORMAT_HELP = (
 )
 @click.argument("topics", nargs=-1, required=True)
 @click.option(
-    "-g", "--group", default="", help="Share the topics with the group's other members; commit."
+    "-g",
+    "--group",
+    default="",
+    callback=_group,
+    help="Share the topics with the group's other members; commit.",
 )
 @click.option("-p", "--partitions", help="Only these, as 0,1,2.")
 @click.option(

@@ -27,6 +27,7 @@ Piece = Callable[[Any], bytes]
 Bounds = Callable[[str, int], tuple[int, int]]
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 _FORM = re.compile(r"(big|little)(8|16|32|64)")
+_NUMBER_FORMS = [f"{order}{bits}" for order in ("big", "little") for bits in (8, 16, 32, 64)]
 _STRFTIME = re.compile(r"strftime\[(.*)\]", re.DOTALL)
 _BYTES: dict[str, Callable[[Any], bytes | None]] = {
     "v": lambda record: record.value,
@@ -150,7 +151,7 @@ def _shower(token: str, modifier: str | None) -> Callable[[bytes | None], bytes]
     if modifier == "msgpack":
         return _unpacked
     if form is None:
-        _refuse_modifier(token, modifier, "hex", "base64", "json", "msgpack", "big64", "little64")
+        _refuse_modifier(token, modifier, "hex", "base64", "json", "msgpack", *_NUMBER_FORMS)
         raise AssertionError("refused above")
     order, size = form[1], int(form[2]) // 8
     return lambda data: _as_number(data, order, size)
@@ -180,7 +181,7 @@ def _number_piece(token: str, modifier: str | None, find: Callable[[Any], int]) 
     if modifier == "hex":
         return lambda record: f"{find(record):x}".encode()
     if form is None:
-        _refuse_modifier(token, modifier, "hex", "big32", "big64", "little32", "little64")
+        _refuse_modifier(token, modifier, "hex", *_NUMBER_FORMS)
         raise AssertionError("refused above")
     order: Any = form[1]
     bits = int(form[2])

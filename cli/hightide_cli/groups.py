@@ -320,9 +320,10 @@ def _read_offsets(path: Path) -> dict[Where, int]:
                 if offset is not None:
                     wanted[(str(row["topic"]), int(row["partition"]))] = int(offset)
             except (ValueError, KeyError, TypeError) as error:
+                why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
                 expected = '{"topic", "partition", "committed"}'
                 raise click.UsageError(
-                    f"{path}, line {number}: {error}; expected {expected}"
+                    f"{path}, line {number}: {why}; expected {expected}"
                 ) from error
     return wanted
 

@@ -157,6 +157,11 @@ class Plan:
         return [process for process, _ in self.nodes]
 
     @property
+    def brokers(self) -> int:
+        """How many of the nodes are brokers."""
+        return sum("broker" in process.roles for process in self.processes)
+
+    @property
     def voters(self) -> str:
         """As in `controller.quorum.voters`; empty for a cluster of one controller on its own."""
         ports = self.internal or tuple(port for _, port in self.nodes)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO
 
 import click
@@ -77,7 +78,9 @@ class Begun:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             return
-        if not (self.serves and self.stays):
+        if self.serves and self.stays:
+            say(f"it serves all the same; hightide down --data {quote(str(self._data))} stops it")
+        else:
             self._stop_again()
         if self._is_new and not self.serves:
             forget_plan(self._data)

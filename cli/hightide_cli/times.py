@@ -9,14 +9,14 @@ import click
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def parse_time(text: str) -> int:
+def parse_time(text: str, expected: str = "ISO 8601 or ms since 1970") -> int:
     """Milliseconds since 1970; a time without a zone is UTC."""
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise click.UsageError(f"time {text!r}, expected ISO 8601 or ms since 1970") from error
+        raise click.UsageError(f"time {text!r}, expected {expected}") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -49,7 +49,7 @@ def _since(_: click.Context, __: click.Parameter, text: str | None) -> int:
         from hightide_broker.core.cluster.config_key import counted
 
         return int(time.time() * 1000) - counted("--since", text, "ms")
-    return parse_time(text)
+    return parse_time(text, "10m, 2h (ago), ISO 8601 or ms since 1970")
 
 
 def source_options(command: Any) -> Any:

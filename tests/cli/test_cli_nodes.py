@@ -62,7 +62,7 @@ def test_as_many_replicas_as_there_will_be_brokers_are_fine(replicas, brokers):
 
 
 def test_more_replicas_than_brokers_are_refused_before_anything_is_made():
-    with pytest.raises(click.UsageError, match=r"--topic t: 3 replicas .* -n 3, here it is 2"):
+    with pytest.raises(click.UsageError, match=r"--topic t: 3 replicas .* -n 3: here it is 2"):
         _check_replicas([("s", 1, 2), ("t", 1, 3)], 2)
 
 

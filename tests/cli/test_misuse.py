@@ -94,6 +94,10 @@ MISUSES = [
     (["consume", "orders", "-f", "%v{hexa}"], USAGE, "hexa"),
     (["consume", "orders", "-c", "-1"], USAGE, "-1"),
     (["consume", "orders", "-g", "g", "-p", "0"], USAGE, "-p"),
+    (["consume", "orders", "-g", "", "-e"], USAGE, "leave -g out"),
+    (["consume", "orders", "-f", "%v{foo}"], USAGE, "big32"),
+    (["trace", "--since", "10x"], USAGE, "10m"),
+    (["topics", "list", "-b", "127.0.0.1:99999"], USAGE, "65535"),
     # groups
     (["groups", "describe", "nobody"], NOT_FOUND, "nobody"),
     (["groups", "lag", "nobody"], NOT_FOUND, "nobody"),

@@ -20,7 +20,13 @@ from test_cli import command, spoken  # noqa: F401
 
 from hightide_cli import processes
 from hightide_cli.failures import CONFLICT, USAGE
-from hightide_cli.processes import NodeProcess, stop_nodes, stop_started, wait_for_all
+from hightide_cli.processes import (
+    NodeProcess,
+    make_plan,
+    stop_nodes,
+    stop_started,
+    wait_for_all,
+)
 
 MINE, OTHER = 99_999_998, 99_999_999
 """No process has these ids."""
@@ -197,6 +203,15 @@ def test_it_leaves_a_directory_that_was_there_as_it_was(command, tmp_path, words
     (tmp_path / "old").mkdir()
     assert command("up", "--data", "old", *words).code == USAGE
     assert [*(tmp_path / "old").iterdir()] == []
+
+
+def test_a_topic_that_a_cluster_has_too_few_brokers_for_is_refused_before_it_starts(
+    command, tmp_path
+):
+    make_plan(tmp_path / "old", brokers=2, split=False, port=9000, formats=True)
+    ended = command("up", "--detach", "--data", "old", "--topic", "t:1:3")
+    assert (ended.code, "here it is 2" in ended.err) == (USAGE, True)
+    assert not (tmp_path / "old" / "run").exists()
 
 
 def test_the_lock_of_an_up_that_was_killed_holds_up_nobody(command, tmp_path):

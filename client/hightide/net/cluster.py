@@ -65,7 +65,9 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[tuple[str, int]]:
             host, port = part, str(DEFAULT_PORT)
         host = host.removeprefix("[").removesuffix("]")
         if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise UsageError(f"bootstrap address {part!r}, expected host:port")
+            raise UsageError(
+                f"bootstrap address {part!r}, expected host:port, a port from 1 to 65535"
+            )
         addresses.append((host, int(port)))
     return addresses
 

@@ -73,5 +73,5 @@ def checked_timestamp(timestamp: int) -> int:
     """A time as a plain number; raises `UsageError` if it is none."""
     number = whole("timestamp", timestamp)
     if not 0 <= number <= TIMESTAMP_MAX:
-        raise UsageError(f"timestamp {timestamp}, expected ms since 1970")
+        raise UsageError(f"timestamp {timestamp}, expected ms since 1970, at most {TIMESTAMP_MAX}")
     return number

@@ -79,10 +79,10 @@ def _of_query(
     ]
 
 
-def parquet_files(directory: Path) -> list[Path]:
+def parquet_files(directory: str | Path) -> list[Path]:
     """The files of an output that count, by Spark's own list of them: after a crash there may be
     others, of batches that were written again. What reads the whole directory sees those, too."""
-    kept: set[str] = set()
+    directory, kept = Path(directory), set[str]()
     for file in (directory / "_spark_metadata").iterdir():
         if not file.name.startswith("."):
             kept |= {json.loads(line)["path"] for line in file.read_text().splitlines()[1:]}
