@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NoReturn
@@ -98,31 +99,36 @@ def fork(door: Callable[[], None], words: Sequence[str], output: BinaryIO, *, na
     try:
         pid = os.fork()
         if pid == 0:
-            _become(door, words, output, name, before)
+            _become(partial(_child, door, words, output, name, before))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return Forked(pid)
 
 
-def _become(
+def _become(program: Callable[[], None]) -> NoReturn:
+    """Run a program, and end as an interpreter would: never go back to what the parent was about to
+    do."""
+    code = 1
+    try:
+        code = _ended(program)
+    finally:
+        os._exit(code)
+
+
+def _child(
     door: Callable[[], None],
     words: Sequence[str],
     output: BinaryIO,
     name: str,
     mask: Iterable[int],
-) -> NoReturn:
-    """What an interpreter would have been that was started for it. Never returns to what its parent
-    was about to do."""
-    code = 1
-    try:
-        os.setsid()
-        _hear_nothing_of_the_parent(mask)
-        _let_go(output)
-        _be_called(name, words)
-        sys.argv[1:] = words
-        code = _ended(door)
-    finally:
-        os._exit(code)
+) -> None:
+    """What an interpreter would have been that was started for these words."""
+    os.setsid()
+    _let_go(output)
+    _hear_nothing_of_the_parent(mask)
+    _be_called(name, words)
+    sys.argv[1:] = words
+    door()
 
 
 def _hear_nothing_of_the_parent(mask: Iterable[int]) -> None:
@@ -165,10 +171,10 @@ def _be_called(name: str, words: Sequence[str]) -> None:
             memory.write(said.ljust(ends - begins, b"\0"))
 
 
-def _ended(door: Callable[[], None]) -> int:
+def _ended(program: Callable[[], None]) -> int:
     """The exit code of a program that ends with a number."""
     try:
-        door()
+        program()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
     except BaseException:

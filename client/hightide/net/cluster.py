@@ -334,9 +334,8 @@ class Cluster:
             try:
                 with trio.move_on_after(tries.left_s(trio.current_time())):
                     return await attempt()
-                if asked is None:
-                    self._any_broker.was_unhelpful()
                 broker = self.last_asked if asked is None else asked()
+                self._any_broker.was_unhelpful()
                 raise RequestTimedOut(f"no answer within {timeout_s:g} s", broker=broker)
             except (ApiError, *SILENT) as error:
                 pause_s = tries.pause_s(error, trio.current_time())
