@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -82,15 +81,9 @@ def can_fork() -> bool:
     return __debug__ and _SELF.exists() and len(os.listdir(_SELF / "task")) == 1
 
 
-def import_node() -> None:
-    """Have what a node takes, for all that are forked."""
-    import_module("hightide_cli.serving")
-
-
 def fork(door: Callable[[], None], words: Sequence[str], output: BinaryIO, *, name: str) -> Forked:
     """Call the `door` of a program, with these words, in a copy of this process that is called
     `name` where processes are listed; raises `OSError`. Not while an event loop runs."""
-    import_node()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or each of the two would say it
     gc.freeze()  # what nobody looks at stays the same page for all of them
@@ -110,7 +103,9 @@ def _become(program: Callable[[], None]) -> NoReturn:
     do."""
     code = 1
     try:
-        code = _ended(program)
+        code = exit_code(program)
+        sys.stdout.flush()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 
@@ -161,26 +156,28 @@ def _let_go(output: BinaryIO) -> None:
 def _be_called(name: str, words: Sequence[str]) -> None:
     """Where processes are listed, by a name and, instead of the parent's words, by what there is
     room for: those of a node begin with its directory."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError):
         (_SELF / "comm").write_text(name)
-        fields = (_SELF / "stat").read_text().rpartition(")")[2].split()
-        begins, ends = int(fields[45]), int(fields[46])  # arg_start and arg_end, from the third on
-        said = f"hightide {name}: {' '.join(words)}".encode()[: ends - begins - 1]
-        with (_SELF / "mem").open("r+b", buffering=0) as memory:
-            memory.seek(begins)
-            memory.write(said.ljust(ends - begins, b"\0"))
+        be_listed(f"hightide {name}: {' '.join(words)}".encode())
 
 
-def _ended(program: Callable[[], None]) -> int:
-    """The exit code of a program that ends with a number."""
+def be_listed(words: bytes) -> None:
+    """Have this process listed by words, with a zero behind each but the last, as far as there is
+    room for them: they take the place of those it was started with. Raises `OSError`."""
+    fields = (_SELF / "stat").read_text().rpartition(")")[2].split()
+    begins, ends = int(fields[45]), int(fields[46])  # arg_start and arg_end, from the third on
+    with (_SELF / "mem").open("r+b", buffering=0) as memory:
+        memory.seek(begins)
+        memory.write(words[: ends - begins - 1].ljust(ends - begins, b"\0"))
+
+
+def exit_code(program: Callable[[], None]) -> int:
+    """How an interpreter that calls it would end, with a number or with none."""
     try:
         program()
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 1
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         return 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
     return 0

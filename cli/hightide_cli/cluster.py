@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from types import FrameType
@@ -14,7 +15,7 @@ from typing import Any
 import click
 
 from hightide.protocol.words import counted
-from hightide_cli.children import Child, import_node
+from hightide_cli.children import Child, can_fork
 from hightide_cli.client_config import client_settings, use_client_file
 from hightide_cli.console_process import start_console, stop_console
 from hightide_cli.failures import NOT_FOUND, REFUSED, UNREACHABLE
@@ -34,7 +35,7 @@ from hightide_cli.processes import (
     wait_for_all,
 )
 from hightide_cli.secure_cluster import CLIENT_FILE, write_client_file
-from hightide_cli.starting import Begun, Starting
+from hightide_cli.starting import Begun, Starting, stopping
 from hightide_cli.watching import watchable
 
 ADMISSION_S = 30.0
@@ -112,7 +113,6 @@ def up(
 
     new_topics = [_parse_topic(text) for text in topics]
     config = load_config(None, assignments)
-    import_node()  # before anything is begun that Ctrl-C would have to undo
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     starting = Starting(data)
     before = read_plan(data)
@@ -130,6 +130,8 @@ def up(
             _say_where(plan, address, console=console)
             return
         format_nodes(plan, [node for node in missing if node.node in replaced], joining=True)
+        if can_fork():
+            import_module("hightide_cli.serving")  # once, for all of them
         begun.start(partial(_start, plan, missing, assignments), missing)
         wait_for_all(begun.processes)
         begun.serves, begun.stays = True, detach and len(missing) == 1
@@ -138,7 +140,7 @@ def up(
         run(_make_topics, address, new_topics)
         _say_where(plan, address, console=console, kafka=config[KAFKA_PROTOCOL_ENABLE])
         if detach:
-            say(f"cluster {plan.cluster_id} is up; stop it with: {_stopping(data)}")
+            say(f"cluster {plan.cluster_id} is up; stop it with: {stopping(data)}")
             return
         starting.end()
         _wait_in_foreground(begun.processes)
@@ -177,11 +179,6 @@ def _tell_of(running: list[NodeProcess]) -> None:
             say(f"already running: process {node.pid()} serves {address}")
 
 
-def _stopping(data: Path) -> str:
-    """What stops a cluster, to be pasted."""
-    return f"hightide down --data {quote(str(data))}"
-
-
 def _check_port(plan: Plan, port: int | None) -> None:
     """Raise `UsageError` if one node alone runs already, on another port than is asked for."""
     node = plan.processes[0]
@@ -189,7 +186,7 @@ def _check_port(plan: Plan, port: int | None) -> None:
         return
     if (taken := node.facts().get("port")) not in (None, port):
         raise click.UsageError(
-            f"--port {port}: it runs on {taken}; stop it first: {_stopping(node.data)}"
+            f"--port {port}: it runs on {taken}; stop it first: {stopping(node.data)}"
         )
 
 
@@ -241,7 +238,7 @@ def _check_replaced(plan: Plan, replaced: tuple[int, ...]) -> None:
         if pid := node.pid():
             raise click.UsageError(
                 f"--replace {number}: it runs, as process {pid}; stop it first: "
-                f"{_stopping(node.data)} --node {number}"
+                f"{stopping(node.data)} --node {number}"
             )
         if node.is_formatted:
             raise click.UsageError(

@@ -19,6 +19,11 @@ from hightide_cli.processes import NodeProcess, forget_plan, stop_started
 from hightide_cli.signals import told_to_stop
 
 
+def stopping(data: Path) -> str:
+    """What stops a cluster, to be pasted."""
+    return f"hightide down --data {quote(str(data))}"
+
+
 class Starting:
     """The right to start the nodes of a directory, which one command has at a time: who comes
     second waits, and finds them there. It ends with the command that is run, if not before."""
@@ -79,7 +84,7 @@ class Begun:
         if kind is None:
             return
         if self.serves and self.stays:
-            say(f"it serves all the same; hightide down --data {quote(str(self._data))} stops it")
+            say(f"it serves all the same; stop it with: {stopping(self._data)}")
         else:
             self._stop_again()
         if self._is_new and not self.serves:

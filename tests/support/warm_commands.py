@@ -8,7 +8,6 @@ each, as a shell does, and so does `deploy/evidence.sh`.
 """
 
 import atexit
-import ctypes
 import gc
 import json
 import os
@@ -22,6 +21,8 @@ import sys
 import threading
 from contextlib import suppress
 from importlib import import_module
+
+from hightide_cli.children import be_listed, exit_code
 
 COLD = not sys.platform.startswith("linux") or os.environ.get("HIGHTIDE_COMMANDS") == "cold"
 PACKAGES = ("hightide", "hightide_broker", "hightide_cli")
@@ -258,22 +259,7 @@ def become(words, environment, directory, title, pipes):
 
 def call_it(title):
     """Have this process be found by its words: they take the place of those it was started with."""
-    with open("/proc/self/stat", encoding="utf-8") as file:
-        begins, ends = map(int, file.read().rpartition(")")[2].split()[45:47])
-    said = b"".join(word.encode() + b"\0" for word in title)
-    ctypes.memmove(begins, said[: ends - begins - 1].ljust(ends - begins, b"\0"), ends - begins)
-
-
-def exit_code(program):
-    """How an interpreter that calls it would end."""
-    try:
-        program()
-    except SystemExit as ended:
-        return ended.code or 0
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        return 1
-    return 0
+    be_listed(b"\0".join(word.encode() for word in title))
 
 
 def end(code):

@@ -24,6 +24,8 @@ from pathlib import Path
 import warm_commands
 from warm_commands import COLD
 
+from hightide_cli.children import exit_code
+
 RUN = (
     "hightide.spark.endings",
     "pyspark.daemon",
@@ -169,7 +171,7 @@ def run(words):
     _, module, *rest = words
     sys.argv[1:] = rest
     sys.modules.pop(module, None)  # which is run, not imported
-    return warm_commands.exit_code(lambda: runpy.run_module(module, None, "__main__", True))
+    return exit_code(lambda: runpy.run_module(module, None, "__main__", True))
 
 
 if __name__ == "__main__":
