@@ -4,6 +4,8 @@ Goal: whoever waits for it hears whom it waits for, and asks another one once ot
 one is gone. Method: the admin client and brokers that are fakes, in virtual time.
 """
 
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 from fake_broker import IGNORE, FakeBroker, in_memory
@@ -27,12 +29,26 @@ def pair():
     return answers, frozen
 
 
-async def test_who_is_waited_for_is_named(pair, autojump_clock):
-    answers, frozen = pair
+@asynccontextmanager
+async def admin_of(pair, failover=lambda: None):
+    """A client of both; after two seconds there is another leader."""
+
+    async def later():
+        await trio.sleep(2)
+        failover()
+
     async with (
         in_memory(*pair) as network,
-        Admin(answers.address, network=network, **OPTIONS) as admin,
+        Admin(pair[0].address, network=network, **OPTIONS) as admin,
+        trio.open_nursery() as nursery,
     ):
+        nursery.start_soon(later)
+        yield admin
+
+
+async def test_who_is_waited_for_is_named(pair, autojump_clock):
+    _, frozen = pair
+    async with admin_of(pair) as admin:
         for ask in (admin.list_groups, lambda: admin.offsets([("t", 0)], LATEST)):
             began = trio.current_time()
             with pytest.raises(RequestTimedOut) as caught:
@@ -45,17 +61,11 @@ async def test_it_is_asked_no_more_once_others_lead(pair, autojump_clock):
     answers, frozen = pair
     answers.groups.append(g.ListedGroup(group="ours", state="Empty"))
 
-    async def failover():
-        await trio.sleep(2)
+    def failover():
         answers.others.clear()
         answers.leaders.clear()
 
-    async with (
-        in_memory(*pair) as network,
-        Admin(answers.address, network=network, **OPTIONS) as admin,
-        trio.open_nursery() as nursery,
-    ):
-        nursery.start_soon(failover)
+    async with admin_of(pair, failover) as admin:
         assert [group.group for group in await admin.list_groups()] == ["ours"]
         assert trio.current_time() < 4
     assert frozen.count(g.ListGroupsRequest) == 1
@@ -63,17 +73,7 @@ async def test_it_is_asked_no_more_once_others_lead(pair, autojump_clock):
 
 async def test_the_next_leader_is_asked_after_one_request(pair, autojump_clock):
     answers, frozen = pair
-
-    async def failover():
-        await trio.sleep(2)
-        answers.leaders.clear()
-
-    async with (
-        in_memory(*pair) as network,
-        Admin(answers.address, network=network, **OPTIONS) as admin,
-        trio.open_nursery() as nursery,
-    ):
-        nursery.start_soon(failover)
+    async with admin_of(pair, answers.leaders.clear) as admin:
         assert len(await admin.offsets([("t", 0)], LATEST)) == 1
         assert trio.current_time() < 4
     assert frozen.count(m.ListOffsetsRequest) == 1

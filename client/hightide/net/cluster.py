@@ -215,17 +215,17 @@ class Cluster:
     async def call_broker(
         self, broker: int, request: m.Message, *, timeout_s: float, may_go: bool = False
     ) -> Any:
-        """A response from one broker, with retries. `may_go`: None, once it was asked and the
-        others do not count it any more."""
+        """A response from one broker, with retries. `may_go`: None, once the others do not count it
+        any more."""
         patience_s = self._reading_s(timeout_s) if may_go else self.request_timeout_s
-        tries = 0
+        is_again = False
 
         async def attempt() -> Any:
-            nonlocal tries
-            tries += 1
-            if tries > 1 or broker not in self.metadata.brokers:
+            nonlocal is_again
+            if is_again or broker not in self.metadata.brokers:
                 await self.refresh([])
-            if may_go and tries > 1 and broker not in self.metadata.brokers:
+            is_again = True
+            if may_go and broker not in self.metadata.brokers:
                 return None
             connection = await self.connection_to(broker)
             return (await connection.call(request, timeout_s=patience_s))[0]

@@ -377,7 +377,7 @@ class Sender:
 
     def _take_error(self, batch: Batch, result: m.ProduceResult, address: str) -> None:
         """What a refusal means for a batch."""
-        error = _refusal(batch, result, address, "")
+        error = _refusal(batch, result, address)
         code = error.code
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self.accumulator.succeed(batch, -1)
@@ -398,8 +398,7 @@ class Sender:
                 self._cluster.lost_leader(batch.topic, batch.partition, result.current_leader)
             self._send_again([batch], error, lost_leader=False)
         else:  # what came of the attempt before tells whether it may be stored all the same
-            before = batch.retry_error and f"; the attempt before: {batch.retry_error.reason}"
-            self.accumulator.fail(batch, _refusal(batch, result, address, before or ""))
+            self.accumulator.fail(batch, _refusal(batch, result, address, batch.retry_error))
             self._announce(batch)
 
     def _send_again(self, batches: list[Batch], error: HightideError, *, lost_leader: bool) -> None:
@@ -441,11 +440,14 @@ class Sender:
             self._wake.set()
 
 
-def _refusal(batch: Batch, result: m.ProduceResult, address: str, before: str) -> ApiError:
-    """An error of a broker's, as it is told."""
+def _refusal(
+    batch: Batch, result: m.ProduceResult, address: str, before: HightideError | None = None
+) -> ApiError:
+    """An error of a broker's, as it is told, and the one before it."""
+    told = f"; the attempt before: {before.reason}" if before else ""
     return ApiError(
         error_code(result.error or ""),
-        f"{result.message} ({batch.topic}-{batch.partition}){before}",
+        f"{result.message} ({batch.topic}-{batch.partition}){told}",
         broker=address,
         attempts=batch.attempts,
         elapsed_s=trio.current_time() - batch.created_at,
