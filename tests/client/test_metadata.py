@@ -7,7 +7,14 @@ ends with what its user can act upon. Pure: answers are made by hand, times are 
 import pytest
 
 from hightide.net.metadata import DOUBT_S, Metadata
-from hightide.net.retries import BACKOFF_MAX_S, BACKOFF_S, Retries, backoff_s, or_unknown_topic
+from hightide.net.retries import (
+    AWAY_MAX_S,
+    BACKOFF_MAX_S,
+    BACKOFF_S,
+    Retries,
+    backoff_s,
+    or_unknown_topic,
+)
 from hightide.protocol import messages as m
 from hightide.protocol.errors import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
 
@@ -205,6 +212,16 @@ def test_what_may_go_well_later_is_tried_until_the_time_is_over():
     assert told.value is refused
     assert (refused.attempts, refused.elapsed_s) == (3, pytest.approx(9.9))
     assert refused.knob == "timeout 10 s"
+
+
+def test_who_is_not_there_is_looked_for_soon_and_who_refuses_is_left_in_peace():
+    refused, away = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no"), BrokerUnreachable("nobody")
+    tries, pauses = retries(), []
+    for error in [away] * 4 + [refused] * 5:
+        tries.left_s(100.0)
+        pauses.append(tries.pause_s(error, 100.0))
+    assert pauses[:4] == pytest.approx([BACKOFF_S, 2 * BACKOFF_S, AWAY_MAX_S, AWAY_MAX_S])
+    assert pauses[4:] == pytest.approx([BACKOFF_S * 2**n for n in range(4)] + [BACKOFF_MAX_S])
 
 
 def test_silence_at_the_end_says_less_than_what_was_refused_before():

@@ -10,11 +10,14 @@ from hightide.protocol.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ErrorCode,
+    HightideError,
     RequestTimedOut,
 )
 
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 1.0
+AWAY_MAX_S = 0.25
+"""Where no broker is there, whom trying again would burden: one that starts is found soon."""
 NEW_TOPIC_GRACE_S = 1.0
 """How long a topic may be unknown that somebody has just made: brokers hear of it one by one."""
 GONE_TOPIC_GRACE_S = 5.0
@@ -26,9 +29,12 @@ IsFinal = Callable[[ApiError, float, float], bool]
 when the next attempt would begin."""
 
 
-def backoff_s(attempts: int, random: Random, first_s: float = BACKOFF_S) -> float:
-    """How long to wait after so many attempts: `first_s`, doubled with each, with jitter."""
-    delay: float = min(first_s * 2 ** min(attempts - 1, 10), max(BACKOFF_MAX_S, first_s))
+def backoff_s(
+    attempts: int, random: Random, first_s: float = BACKOFF_S, longest_s: float = BACKOFF_MAX_S
+) -> float:
+    """How long to wait after so many attempts: `first_s`, doubled with each up to `longest_s`, with
+    jitter."""
+    delay: float = min(first_s * 2 ** min(attempts - 1, 10), max(longest_s, first_s))
     return delay * (0.8 + 0.4 * random.random())
 
 
@@ -71,6 +77,8 @@ class Retries:
         self._is_final = is_final
         self._unknown_is_verdict = unknown_is_verdict
         self._refusal: ApiError | None = None
+        self._met = 0
+        """How often a broker was there, and could not do it."""
 
     def left_s(self, now: float) -> float:
         """How much of the time is left; the next attempt begins."""
@@ -83,7 +91,7 @@ class Retries:
         Raises what ends the call, which knows how often and how long it was tried: `error`, or what
         was refused before if there is only silence now.
         """
-        elapsed_s, pause_s = now - self._began, backoff_s(self.attempts, self._random)
+        elapsed_s, pause_s = now - self._began, self._backoff_s(error)
         next_s = elapsed_s + pause_s
         hopeless = isinstance(error, AuthenticationFailed) or (
             isinstance(error, ApiError) and self._is_final(error, elapsed_s, next_s)
@@ -98,3 +106,10 @@ class Retries:
             is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._refusal = None if is_unknown and self._unknown_is_verdict else error
         return pause_s
+
+    def _backoff_s(self, error: HightideError) -> float:
+        if isinstance(error, BrokerUnreachable):
+            return backoff_s(self.attempts, self._random, longest_s=AWAY_MAX_S)
+        # Who waited for a broker to start waits no longer for it to be ready than anybody would.
+        self._met += 1
+        return backoff_s(self._met, self._random)
