@@ -81,9 +81,10 @@ class ControllerChannel:
                         ErrorCode.REQUEST_TIMED_OUT,
                         f"the controller did not answer, it may have done it: {error}",
                     ) from error
-                with trio.move_on_after(pause):
+                with trio.move_on_after(pause) as waiting:
                     await self._quorum.moved()
-                pause = min(pause * 2, RETRY_MAX_S)
+                # One that has just won is not active yet, and nobody tells when it is.
+                pause = min(pause * 2, RETRY_MAX_S) if waiting.cancelled_caught else RETRY_S
         raise Refused(
             ErrorCode.REQUEST_TIMED_OUT,
             f"no controller was active within {leaderless_s:g} s; the quorum of "
