@@ -4,6 +4,7 @@ Whatever a stretch sets off is done after it, in order, and before anything else
 what fails in it is raised by the agenda's own task, and nothing after it is lost with it.
 """
 
+import gc
 import random
 
 import pytest
@@ -44,6 +45,30 @@ def test_outside_of_a_stretch_now_is_a_stretch_of_its_own():
     agenda, said = Agenda(), Said()
     agenda.now(said("at once"))
     assert said == ["at once"]
+
+
+def scopes():
+    """How many of trio's cancel scopes there are: those that somebody left, too, as long as trio
+    remembers when their time comes."""
+    gc.collect()
+    return sum(type(each) is trio.CancelScope for each in gc.get_objects())
+
+
+async def test_much_news_leaves_nothing_behind(autojump_clock, nursery):
+    """Connections come and go, and each would be closed if it were idle for ten minutes."""
+    agenda, said = Agenda(), Said()
+    nursery.start_soon(agenda.run)
+    agenda.at(trio.current_time() + 600, said("at last"))
+    await trio.sleep(1)
+    before = scopes()
+    for number in range(100):
+        agenda.soon(said(number))
+        agenda.at(trio.current_time() + 600, said("never")).take_back()
+        await trio.sleep(1)
+    assert scopes() <= before
+    assert len(agenda._timed) < 10
+    await trio.sleep(500)
+    assert said == [*range(100), "at last"]
 
 
 async def test_what_is_written_down_outside_of_a_stretch_is_done_by_the_task(

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import trio
 
 Act = Callable[[], None]
-_STALE_MIN = 64
+_STALE_MIN = 8
 """So many entries that were taken back are not worth clearing away."""
 
 
@@ -134,16 +134,32 @@ class Agenda:
         self._runs = True
         try:
             while self._failure is None:
-                with trio.move_on_at(self._timed[0][0] if self._timed else float("inf")):
-                    await self._news.wait()
-                self._news = trio.Event()
-                with self.stretch():
-                    self._do_what_is_due()
+                with trio.CancelScope(deadline=self._due) as waiting:
+                    await self._do_what_comes(waiting)
+                self._do_what_is_due()
             raise self._failure
         finally:
             self._runs = False
 
+    @property
+    def _due(self) -> float:
+        return self._timed[0][0] if self._timed else float("inf")
+
+    async def _do_what_comes(self, waiting: trio.CancelScope) -> None:
+        """Until something is due, which ends the scope, or something failed. One scope for many
+        waits: trio remembers each that was left until its time would have come."""
+        while self._failure is None:
+            await self._news.wait()
+            self._news = trio.Event()
+            self._do_what_is_due()
+            if waiting.deadline != (due := self._due):
+                waiting.deadline = due
+
     def _do_what_is_due(self) -> None:
+        with self.stretch():
+            self._take_what_is_due()
+
+    def _take_what_is_due(self) -> None:
         now = trio.current_time()
         while self._timed and (self._timed[0][2].act is None or self._timed[0][0] <= now):
             entry = heapq.heappop(self._timed)[2]
