@@ -62,6 +62,7 @@ class Server:
         self._logins = logins
         self._guesses = guesses
         self._inside: dict[ServedConnection, None] = {}
+        self._most = 0
         self._by_door: Counter[Door] = Counter()
         self._at_the_door: defaultdict[Door, dict[trio.CancelScope, Stream]] = defaultdict(dict)
         """Connections that are not admitted yet, by door."""
@@ -81,6 +82,11 @@ class Server:
     def connections(self) -> Counter[str]:
         """Connections open now, by listener."""
         return Counter({door.name: count for door, count in self._by_door.items()})
+
+    def most_since(self) -> int:
+        """The most that were open at once since this was asked last."""
+        most, self._most = self._most, len(self._inside)
+        return most
 
     def throttled(self) -> int:
         """Connections that are not read on now, because a quota has them wait."""
@@ -187,6 +193,7 @@ class Server:
 
     async def _serve(self, connection: ServedConnection, door: Door) -> None:
         self._inside[connection] = None
+        self._most = max(self._most, len(self._inside))
         self._by_door[door] += 1
         try:
             await connection.run()
