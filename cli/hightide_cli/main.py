@@ -151,12 +151,12 @@ def main() -> None:
 
 
 def _note_what_was_meant(ctx: click.Context, error: Exception) -> None:
-    """Where a topic is not there, add the one with nearly that name."""
+    """Where a topic or group is not there, add the one with nearly that name."""
     from hightide_cli.options import BOOTSTRAP
-    from hightide_cli.suggestions import meant_topic
+    from hightide_cli.suggestions import meant
 
     bootstrap = ctx.meta.get(BOOTSTRAP)
-    if bootstrap is not None and (hint := meant_topic(error, bootstrap)):
+    if bootstrap is not None and (hint := meant(error, bootstrap)):
         error.add_note(hint)
 
 

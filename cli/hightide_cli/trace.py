@@ -104,9 +104,10 @@ def trace(
     if follow and output == "json":
         raise click.UsageError("what goes on has no end as one JSON value: -f -o ndjson")
     wanted = _wanted(options["topic"], options["node"], options["since_ms"])
-    source = _source(ctx, options)
+    source = Noted(_source(ctx, options))
     about = partial(_about, options["topic"])
     _tell(map(about, filter(wanted, source.read(positions=positions))), output)
+    source.say_who_is_missing(options["topic"], options["node"])
     while follow:
         sys.stdout.flush()
         time.sleep(FOLLOW_S)
@@ -125,7 +126,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
     from hightide_broker.trace.text import sentence
 
     wanted = _wanted(options["topic"], options["node"], options["since_ms"])
-    source, lanes = _source(ctx, options), Lanes()
+    source, lanes = Noted(_source(ctx, options)), Lanes()
     for told in source.read(positions=True):
         lanes.take(told)
         if not wanted(told):
@@ -138,6 +139,41 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
                     click.echo(f"    {line}")
         if sys.stdin.isatty() and sys.stdout.isatty() and click.getchar() in "q\x03\x04":
             return
+    source.say_who_is_missing(options["topic"], options["node"])
+
+
+class Noted:
+    """A source, and which topics and nodes occurred in it: who asks for another one may have meant
+    one of these."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._topics: set[str] = set()
+        self._nodes: set[int] = set()
+
+    def read(self, *, positions: bool) -> Iterator[Told]:
+        """As the source's own."""
+        for told in self._source.read(positions=positions):
+            self._nodes.add(told.node)
+            self._topics.update(_topics(told))
+            yield told
+
+    def say_who_is_missing(self, topic: str | None, node: int | None) -> None:
+        """After reading: whether a topic or node that is wanted did not occur."""
+        from hightide.protocol.errors import did_you_mean
+
+        if topic is not None and topic not in self._topics:
+            say(f"no event is about topic {topic!r}{did_you_mean(topic, self._topics)}")
+        if node is not None and node not in self._nodes:
+            told = ", ".join(map(str, sorted(self._nodes))) or "nobody"
+            say(f"no event is told by node {node}, but by {told}")
+
+
+def _topics(told: Told) -> Iterator[str]:
+    """The topics that an event names."""
+    if (topic := getattr(told.what, "topic", None)) is not None:
+        yield topic
+    yield from (topic for topic, _ in _touched(told))
 
 
 def _source(ctx: click.Context, options: dict[str, Any]) -> Source:

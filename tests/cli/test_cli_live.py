@@ -329,6 +329,13 @@ def test_a_topic_that_is_not_there_comes_with_the_one_that_was_meant(cluster, wo
     assert cluster.run(*words, stdin=b"v\n", code=4).err.endswith(", did you mean orders?\n")
 
 
+def test_so_does_a_group(cluster):
+    cluster.run("consume", "orders", "-g", "billing", "-o", "start", "-e")
+    ended = cluster.run("groups", "describe", "biling", code=4)
+    assert ended.err.endswith(", did you mean billing?\n")
+    assert "mean" not in cluster.run("groups", "describe", "xyz", code=4).err
+
+
 def test_no_topic_is_proposed_where_none_is_alike(cluster):
     assert "mean" not in cluster.run("topics", "describe", "zzzzz", code=4).err
     assert "mean" not in cluster.run("topics", "describe", "__consumer", code=4).err

@@ -61,11 +61,22 @@ def test_no_more_is_told_than_is_wanted(trace):
     assert "topic others is created" in sentences(rows)
     assert any("is the leader" in text for text in sentences(rows)), "what all topics rest on"
     assert trace("--node", "1")[: len(everything)] == everything
-    assert trace("--node", "2") == []
     assert trace("--since", "2200-01-01") == []
     assert trace("--since", "9d")[: len(everything)] == everything
     middle = everything[-1]["ms"]
     assert {row["ms"] >= middle for row in trace("--since", str(middle))} == {True}
+
+
+@pytest.mark.parametrize("how", [[], ["replay"]], ids=["told", "replayed"])
+def test_who_does_not_occur_is_named(command, cluster, how):
+    data = ["--data", str(cluster.data)]
+    ended = command("trace", *how, *data, "--topic", "order", "--node", "9")
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err == (
+        "no event is about topic 'order', did you mean orders?\n"
+        "no event is told by node 9, but by 1\n"
+    )
+    assert command("trace", *how, *data, "--topic", "orders", "--node", "1").err == ""
 
 
 @pytest.mark.parametrize("output", ["table", "quiet", "json"])

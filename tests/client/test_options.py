@@ -121,6 +121,12 @@ def test_a_config_that_cannot_be_says_why(config, said):
         hightide.Producer.from_config(config)
 
 
+def test_whoever_configures_in_text_is_told_what_text_can_say():
+    with pytest.raises(UsageError, match=r"it has bootstrap\.servers, client\.id,") as told:
+        hightide.Producer.from_config({"xyzzy": "1"})
+    assert not re.search(r"network|random|clock|on\.retry|partitioner", str(told.value))
+
+
 @pytest.mark.parametrize(
     ("client", "option", "meant"),
     [

@@ -154,7 +154,8 @@ def from_config(
     Values may be text, as in a properties file; `more` are arguments already. Raises
     `UsageError`."""
     known = {field.name.replace("_", "."): field for field in fields(options)}
-    check_names(config, known, of=options.__name__)
+    said = [name for name, field in known.items() if _is_said(str(field.type))]
+    check_names(config, known, of=options.__name__, told=said)
     for name in config:
         if known[name].name in more:
             raise UsageError(f"{name} is given twice, as {known[name].name} too")
@@ -165,23 +166,32 @@ def from_config(
     return parsed | dict(more)
 
 
-def check_names(given: Iterable[str], known: Iterable[str], *, of: str) -> None:
-    """Raise `UsageError` for the first name that is not known, with the one that was meant."""
+def check_names(
+    given: Iterable[str], known: Iterable[str], *, of: str, told: Iterable[str] | None = None
+) -> None:
+    """Raise `UsageError` for the first name that is not known, with the one that was meant; `told`:
+    those of the known ones that whoever was wrong may have meant."""
     names = list(known)
     for name in given:
         if name not in names:
-            hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+            meant = names if told is None else list(told)
+            hint = did_you_mean(name, meant) or f"; it has {', '.join(meant)}"
             raise UsageError(f"{of} has no option {name!r}{hint}")
 
 
 _BOOLS = {"true": True, "false": False}
 
 
+def _is_said(kind: str) -> bool:
+    """Whether a text can stand for a value of this type."""
+    return any(word in kind for word in ("str", "bool", "int", "float"))
+
+
 def _parsed(name: str, value: object, kind: str) -> object:
     """Text as a value of the option's type; whatever is no text stays as it is."""
     if not isinstance(value, str) or "str" in kind:
         return value
-    if not any(word in kind for word in ("bool", "int", "float")):
+    if not _is_said(kind):
         raise UsageError(f"{name} is {value!r}, and no text: programs alone can give it")
     try:
         if "bool" in kind:
