@@ -71,6 +71,25 @@ async def test_much_news_leaves_nothing_behind(autojump_clock, nursery):
     assert said == [*range(100), "at last"]
 
 
+async def test_what_is_taken_back_is_not_done_though_it_is_due(autojump_clock, nursery):
+    agenda, said = Agenda(), Said()
+    nursery.start_soon(agenda.run)
+    due = trio.current_time() + 1
+    agenda.at(due, lambda: second.take_back())
+    second = agenda.at(due, said("second"))
+    agenda.at(due, said("third"))
+    later = agenda.at(due + 1, said("later"))
+    await trio.sleep(1.5)
+    second.take_back()
+    assert said == ["third"]
+    assert agenda._stale == 0
+    later.take_back()
+    assert agenda._stale == 1
+    await trio.sleep(1)
+    assert said == ["third"]
+    assert (agenda._timed, agenda._stale) == ([], 0)
+
+
 async def test_what_is_written_down_outside_of_a_stretch_is_done_by_the_task(
     autojump_clock, nursery
 ):

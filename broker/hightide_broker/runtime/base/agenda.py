@@ -26,18 +26,27 @@ _STALE_MIN = 8
 class Entry:
     """Something that is due at a time."""
 
-    __slots__ = ("_agenda", "act")
+    __slots__ = ("_agenda", "act", "is_due")
 
     def __init__(self, agenda: Agenda, act: Act) -> None:
         self.act: Act | None = act
         """None once it was done or taken back."""
+        self.is_due = False
+        """Whether its time has come: it is done soon."""
         self._agenda = agenda
 
     def take_back(self) -> None:
-        """It need not be done any more; fine if it was."""
+        """It is not done any more; fine if it was."""
         if self.act is not None:
             self.act = None
-            self._agenda.forget_one()
+            if not self.is_due:
+                self._agenda.forget_one()
+
+    def do(self) -> None:
+        """Its time has come; another one that was due may have taken it back."""
+        act, self.act = self.act, None
+        if act is not None:
+            act()
 
 
 class Stretch:
@@ -163,8 +172,8 @@ class Agenda:
         now = trio.current_time()
         while self._timed and (self._timed[0][2].act is None or self._timed[0][0] <= now):
             entry = heapq.heappop(self._timed)[2]
-            act, entry.act = entry.act, None
-            if act is None:
+            if entry.act is None:
                 self._stale -= 1
             else:
-                self._soon.append(act)
+                entry.is_due = True
+                self._soon.append(entry.do)
