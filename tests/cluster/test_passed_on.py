@@ -89,3 +89,32 @@ async def test_who_asks_where_nobody_leads_hears_why_before_it_gives_up(
         await channel.ask(asking(["t"]), timeout_s=timeout_s, sender=sender)
     assert ApiError(refusal.value.code).retriable
     assert trio.current_time() - began == pytest.approx(waits_s, abs=RETRY_MAX_S)
+
+
+class Wins:
+    """A quorum in which nobody leads for two seconds; then another node wins, which needs a moment
+    until it is active."""
+
+    node, core, leader = 1, Leaderless.core, NOBODY
+
+    def __init__(self):
+        self._wins_at = trio.current_time() + 2
+
+    async def moved(self):
+        await trio.sleep_until(self._wins_at)
+        if self.leader != NOBODY:
+            await trio.sleep_forever()
+        self.leader = 2
+
+    async def call(self, node, envelope, *, timeout_s):
+        if trio.current_time() < self._wins_at + 0.05:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "it has just won")
+        return c.EnvelopeResponse(metadata_offset=7, body=b"\x81\xa6topics\x90"), ()
+
+
+async def test_one_that_has_just_won_is_asked_again_soon(autojump_clock):
+    quorum = Wins()
+    channel = ControllerChannel(quorum, None, quorum, timeout_s=30.0)
+    began = trio.current_time()
+    await channel.ask(asking(["t"]))
+    assert 2.05 <= trio.current_time() - began < 2.15

@@ -84,7 +84,8 @@ class ControllerChannel:
                 with trio.move_on_after(pause) as waiting:
                     await self._quorum.moved()
                 # One that has just won is not active yet, and nobody tells when it is.
-                pause = min(pause * 2, RETRY_MAX_S) if waiting.cancelled_caught else RETRY_S
+                has_won = not waiting.cancelled_caught and self._quorum.leader != NOBODY
+                pause = RETRY_S if has_won else min(pause * 2, RETRY_MAX_S)
         raise Refused(
             ErrorCode.REQUEST_TIMED_OUT,
             f"no controller was active within {leaderless_s:g} s; the quorum of "
