@@ -26,8 +26,8 @@ async def _groups(admin: Admin) -> list[str]:
 
 
 _KNOWN: dict[ErrorCode, tuple[re.Pattern[str], Callable[[Admin], Awaitable[list[str]]]]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (re.compile(r"topic '([^']+)'"), _topics),
-    ErrorCode.GROUP_ID_NOT_FOUND: (re.compile(r"group '([^']+)'"), _groups),
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (re.compile(r"""topic (['"])(.+?)\1"""), _topics),
+    ErrorCode.GROUP_ID_NOT_FOUND: (re.compile(r"""group (['"])(.+?)\1"""), _groups),
 }
 """How a refusal names what is not there, and who knows the names that are."""
 
@@ -48,7 +48,7 @@ def meant(error: BaseException, bootstrap: str) -> str:
         known = trio.run(partial(_ask, bootstrap, names))
     except (HightideError, BaseExceptionGroup):
         return ""
-    return did_you_mean(named[1], [name for name in known if name != named[1]])
+    return did_you_mean(named[2], [name for name in known if name != named[2]])
 
 
 async def _ask(bootstrap: str, names: Callable[[Admin], Awaitable[list[str]]]) -> list[str]:

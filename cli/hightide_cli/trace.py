@@ -163,7 +163,7 @@ class Noted:
         from hightide.protocol.errors import did_you_mean
 
         if topic is not None and topic not in self._topics:
-            say(f"no event is about topic {topic!r}{did_you_mean(topic, self._topics)}")
+            say(f"no event is about topic {topic!r}{did_you_mean(topic, sorted(self._topics))}")
         if node is not None and node not in self._nodes:
             told = ", ".join(map(str, sorted(self._nodes))) or "nobody"
             say(f"no event is told by node {node}, but by {told}")

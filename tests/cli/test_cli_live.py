@@ -333,6 +333,7 @@ def test_so_does_a_group(cluster):
     cluster.run("consume", "orders", "-g", "billing", "-o", "start", "-e")
     ended = cluster.run("groups", "describe", "biling", code=4)
     assert ended.err.endswith(", did you mean billing?\n")
+    assert "mean billing" in cluster.run("groups", "describe", "bil'ing", code=4).err
     assert "mean" not in cluster.run("groups", "describe", "xyz", code=4).err
 
 

@@ -125,6 +125,10 @@ def test_whoever_configures_in_text_is_told_what_text_can_say():
     with pytest.raises(UsageError, match=r"it has bootstrap\.servers, client\.id,") as told:
         hightide.Producer.from_config({"xyzzy": "1"})
     assert not re.search(r"network|random|clock|on\.retry|partitioner", str(told.value))
+    with pytest.raises(UsageError, match=r"no option 'partitoner'; it has bootstrap\.servers"):
+        hightide.Consumer.from_config({"partitoner": "1"})  # partitions are no text
+    with pytest.raises(UsageError, match=r"did you mean on\.assigned"):
+        hightide.Consumer.from_config({"on.asigned": lambda _: None})
 
 
 @pytest.mark.parametrize(

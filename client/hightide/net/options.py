@@ -155,8 +155,9 @@ def from_config(
     `UsageError`."""
     known = {field.name.replace("_", "."): field for field in fields(options)}
     said = [name for name, field in known.items() if _is_said(str(field.type))]
-    check_names(config, known, of=options.__name__, told=said)
-    for name in config:
+    for name, value in config.items():
+        meant = said if isinstance(value, str) else known
+        check_names([name], known, of=options.__name__, meant=meant)
         if known[name].name in more:
             raise UsageError(f"{name} is given twice, as {known[name].name} too")
     parsed = {
@@ -167,15 +168,15 @@ def from_config(
 
 
 def check_names(
-    given: Iterable[str], known: Iterable[str], *, of: str, told: Iterable[str] | None = None
+    given: Iterable[str], known: Iterable[str], *, of: str, meant: Iterable[str] = ()
 ) -> None:
-    """Raise `UsageError` for the first name that is not known, with the one that was meant; `told`:
-    those of the known ones that whoever was wrong may have meant."""
+    """Raise `UsageError` for the first name that is not known, with the one that was meant: of all
+    of them, or of those that can be `meant`."""
     names = list(known)
     for name in given:
         if name not in names:
-            meant = names if told is None else list(told)
-            hint = did_you_mean(name, meant) or f"; it has {', '.join(meant)}"
+            names = list(meant) or names
+            hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
             raise UsageError(f"{of} has no option {name!r}{hint}")
 
 
@@ -184,7 +185,7 @@ _BOOLS = {"true": True, "false": False}
 
 def _is_said(kind: str) -> bool:
     """Whether a text can stand for a value of this type."""
-    return any(word in kind for word in ("str", "bool", "int", "float"))
+    return any(word in ("str", "bool", "int", "float") for word in kind.split(" | "))
 
 
 def _parsed(name: str, value: object, kind: str) -> object:
