@@ -52,13 +52,13 @@ def _put_aside() -> None:
 
 
 def give_back() -> None:
-    """Return to the system what the C library keeps of what was freed; some 10 ms."""
+    """Return to the system what the C library keeps of what was freed: some 10 ms, and more
+    for what is not put aside."""
+    gc.collect()  # also empties what Python keeps for objects that come and go
     try:
         from ctypes import CDLL
-    except ImportError:  # a Python that was built without
-        return
-    gc.collect()  # also empties what Python keeps for objects that come and go
-    # glibc's alone; others do it by themselves, or not at all.
-    trim = getattr(CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+
+        trim = CDLL(None).malloc_trim
+    except (ImportError, OSError, AttributeError):
+        return  # Python was built without, or the library is not glibc
+    trim(0)

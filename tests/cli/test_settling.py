@@ -111,6 +111,15 @@ async def test_what_many_connections_took_is_given_back_once(done, mock_clock, l
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("failure", [OSError("no dlopen"), ImportError("built without")])
+def test_a_system_that_takes_nothing_back_is_no_failure(failure, monkeypatch):
+    def library(_):
+        raise failure
+
+    monkeypatch.setattr("ctypes.CDLL", library)
+    settling.give_back()
+
+
 @pytest.mark.skipif(not hasattr(CDLL(None), "malloc_trim"), reason="glibc's alone")
 def test_what_was_freed_is_the_systems_again():
     told = """if True:

@@ -76,6 +76,7 @@ ALLOWED = {
     "cli/hightide_cli/metrics.py": {"http": "asks a node of this machine, by what that wrote down"},
     "cli/hightide_cli/console_process.py": {"subprocess": "starts a console, by this very Python"},
     "cli/hightide_cli/children.py": {"subprocess": "starts nodes, by this very Python"},
+    "cli/hightide_cli/settling.py": {"ctypes": "calls the C library that is loaded already"},
 }
 
 
