@@ -10,6 +10,7 @@ from hightide.protocol.errors import (
     DeliveryTimeout,
     ErrorCode,
     HightideError,
+    NobodyListens,
     RequestTimedOut,
     UsageError,
     error_code,
@@ -78,7 +79,7 @@ def explain(error: BaseException) -> tuple[str | None, int]:
         return str(error), _BY_CODE.get(error.code, REFUSED)
     if isinstance(error, AuthenticationFailed):
         return str(error), DENIED
-    if isinstance(error, BrokerUnreachable) and "Connection refused" in str(error):
+    if isinstance(error, NobodyListens):
         return f"{error}: {_NOBODY_THERE}", UNREACHABLE
     if isinstance(error, BrokerUnreachable | RequestTimedOut | DeliveryTimeout):
         return str(error), UNREACHABLE

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hightide.protocol.errors import ApiError, BrokerUnreachable, ErrorCode, RemoteProtocolError
+from hightide.protocol.errors import ApiError, ErrorCode, NobodyListens, RemoteProtocolError
 from hightide_cli.failures import explain
 from hightide_cli.main import COMMANDS, main
 from hightide_cli.output import TellOnce
@@ -273,7 +273,7 @@ def test_who_speaks_plainly_where_tls_is_spoken_is_told_what_knows_the_way_in():
 
 
 def test_who_waits_for_a_broker_is_told_at_once_what_may_be_done(capsys):
-    TellOnce()(BrokerUnreachable("no connection: Connection refused"))
+    TellOnce()(NobodyListens("no connection: Connection refused"))
     assert "hightide up starts one" in capsys.readouterr().err
 
 

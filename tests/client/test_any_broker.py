@@ -9,14 +9,15 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
-from fake_broker import IGNORE, FakeBroker, in_memory
+from fake_broker import IGNORE, FakeBroker, Trick, in_memory
 
-from hightide import ApiError, ErrorCode
+from hightide import ApiError, AuthenticationFailed, ErrorCode, RequestTimedOut
 from hightide.net.any_broker import HESITATION_S, AnyBroker
 from hightide.net.cluster import open_cluster, parse_bootstrap
 from hightide.net.options import ClientOptions
 from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
+from hightide.protocol.errors import NobodyListens
 
 BOOTSTRAP = [("first", 1), ("b", 2)]
 BROKERS = [m.BrokerInfo(id=number, host=host, port=number) for number, host in ((1, "a"), (2, "b"))]
@@ -38,6 +39,39 @@ def test_an_open_connection_comes_first_and_who_could_not_help_last():
     asked.was_unhelpful()
     assert [*asked.in_turn(BROKERS, closed)] == [("b", 2), ("first", 1), ("a", 1)]
     assert [*asked.in_turn(BROKERS, ("first", 1).__eq__)] == [("first", 1), ("b", 2), ("a", 1)]
+
+
+def test_of_several_failures_the_one_that_says_most_is_told():
+    refused, late = ApiError(ErrorCode.BROKER_NOT_AVAILABLE), RequestTimedOut("late")
+    away, denied = NobodyListens("away"), AuthenticationFailed("no")
+    for failures, told in (
+        ([away], away),
+        ([refused, away], refused),
+        ([away, refused], refused),
+        ([late, away, away], late),
+        ([refused, late], late),
+        ([denied, refused, away], denied),
+        ([away, denied], denied),
+    ):
+        failure = None
+        for each in failures:
+            failure = AnyBroker.worse(failure, each)
+        assert failure is told, failures
+
+
+@pytest.mark.parametrize("starts_first", [True, False])
+async def test_one_that_starts_is_asked_no_more_often_if_another_is_away(
+    starts_first, autojump_clock
+):
+    starting, away = FakeBroker({}), FakeBroker({}, id=2, port=2, is_down=True)
+    starting.always(m.MetadataRequest, Trick(envelope=ErrorCode.BROKER_NOT_AVAILABLE))
+    brokers = [starting, away] if starts_first else [away, starting]
+    async with in_memory(*brokers) as network:
+        options = ClientOptions(",".join(each.address for each in brokers), network=network)
+        async with open_cluster(options) as cluster:
+            with pytest.raises(ApiError, match="BROKER_NOT_AVAILABLE"):
+                await cluster.call_any(m.MetadataRequest(), timeout_s=10)
+    assert 11 <= starting.count(m.MetadataRequest) <= 16
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,13 @@ from hightide.net.retries import (
     or_unknown_topic,
 )
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ApiError, BrokerUnreachable, ErrorCode, RequestTimedOut
+from hightide.protocol.errors import (
+    ApiError,
+    BrokerUnreachable,
+    ErrorCode,
+    NobodyListens,
+    RequestTimedOut,
+)
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -215,13 +221,13 @@ def test_what_may_go_well_later_is_tried_until_the_time_is_over():
 
 
 def test_who_is_not_there_is_looked_for_soon_and_who_refuses_is_left_in_peace():
-    refused, away = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no"), BrokerUnreachable("nobody")
+    refused, broken = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no"), BrokerUnreachable("broke")
     tries, pauses = retries(), []
-    for error in [away] * 4 + [refused] * 5:
+    for error in [NobodyListens("away")] * 4 + [refused, broken] * 3:
         tries.left_s(100.0)
         pauses.append(tries.pause_s(error, 100.0))
     assert pauses[:4] == pytest.approx([BACKOFF_S, 2 * BACKOFF_S, AWAY_MAX_S, AWAY_MAX_S])
-    assert pauses[4:] == pytest.approx([BACKOFF_S * 2**n for n in range(4)] + [BACKOFF_MAX_S])
+    assert pauses[4:] == pytest.approx([BACKOFF_S * 2**n for n in range(4)] + [BACKOFF_MAX_S] * 2)
 
 
 def test_silence_at_the_end_says_less_than_what_was_refused_before():

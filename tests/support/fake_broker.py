@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from errno import ECONNREFUSED
 from typing import NamedTuple
 
 import trio
@@ -409,7 +410,7 @@ class MemoryNetwork:
         await trio.lowlevel.checkpoint()
         broker = self._brokers.get(port)
         if broker is None or broker.is_down:
-            raise OSError(f"nobody listens on {host}:{port}")
+            raise ConnectionRefusedError(ECONNREFUSED, f"nobody listens on {host}:{port}")
         here, there = memory_streams()
         self._nursery.start_soon(broker.serve, there)
         return here

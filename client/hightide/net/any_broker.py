@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hightide.protocol import messages as m
-from hightide.protocol.errors import ApiError, AuthenticationFailed, ErrorCode, HightideError
+from hightide.protocol.errors import (
+    ApiError,
+    AuthenticationFailed,
+    ErrorCode,
+    HightideError,
+    NobodyListens,
+)
 
 Address = tuple[str, int]
 """Host and port."""
@@ -51,8 +57,11 @@ class AnyBroker:
     @staticmethod
     def worse(known: HightideError | None, failure: HightideError) -> HightideError:
         """Which failure is told if nobody answers: that somebody turned this client away, before
-        that others are not there."""
-        return known if isinstance(known, AuthenticationFailed) else failure
+        anything else; what somebody said, or did not say, before that others are not there."""
+        if known is None:
+            return failure
+        keeps = isinstance(known, AuthenticationFailed) or isinstance(failure, NobodyListens)
+        return known if keeps else failure
 
     def was_unhelpful(self, address: Address | None = None) -> None:
         """Who is at that address, or who was asked last, did not answer in time, or with something

@@ -27,6 +27,7 @@ from hightide.protocol.errors import (
     RemoteProtocolError,
     RequestTimedOut,
     error_code,
+    no_connection,
 )
 from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
@@ -404,7 +405,7 @@ async def connect(
     """A connection whose reader is not running yet; raises `BrokerUnreachable`."""
     address = f"{host}:{port}"
     stream: Stream | None = None
-    why = f"no connection within {timeout_s:g} s"
+    failure = BrokerUnreachable(f"no connection within {timeout_s:g} s", broker=address)
     with trio.move_on_after(timeout_s):
         try:
             stream = await network.connect(host, port)
@@ -412,9 +413,9 @@ async def connect(
             error.broker = address
             raise
         except OSError as error:
-            why = f"no connection: {error.strerror or error}"
+            failure = no_connection(error, address)
     if stream is None:
-        raise BrokerUnreachable(why, broker=address)
+        raise failure
     return Connection(stream, address=address, client=client)
 
 

@@ -11,13 +11,14 @@ from hightide.protocol.errors import (
     BrokerUnreachable,
     ErrorCode,
     HightideError,
+    NobodyListens,
     RequestTimedOut,
 )
 
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 1.0
 AWAY_MAX_S = 0.25
-"""Where no broker is there, whom trying again would burden: one that starts is found soon."""
+"""Where nobody listens, trying again burdens nobody, and a broker that starts is found soon."""
 NEW_TOPIC_GRACE_S = 1.0
 """How long a topic may be unknown that somebody has just made: brokers hear of it one by one."""
 GONE_TOPIC_GRACE_S = 5.0
@@ -108,7 +109,7 @@ class Retries:
         return pause_s
 
     def _backoff_s(self, error: HightideError) -> float:
-        if isinstance(error, BrokerUnreachable):
+        if isinstance(error, NobodyListens):
             return backoff_s(self.attempts, self._random, longest_s=AWAY_MAX_S)
         # Who waited for a broker to start waits no longer for it to be ready than anybody would.
         self._met += 1

@@ -372,6 +372,16 @@ class BrokerUnreachable(_Attempted):
     """No connection to the broker, or it broke before the answer came."""
 
 
+class NobodyListens(BrokerUnreachable):
+    """The broker's machine refused the connection: it does not run there, or not yet."""
+
+
+def no_connection(error: OSError, address: str) -> BrokerUnreachable:
+    """What a connection that could not be made is to whoever wanted it."""
+    kind = NobodyListens if isinstance(error, ConnectionRefusedError) else BrokerUnreachable
+    return kind(f"no connection: {error.strerror or error}", broker=address)
+
+
 class AuthenticationFailed(BrokerUnreachable):
     """One side turned the other away: a certificate that is missing or not believed, or a port that
     speaks without TLS where this side does. The same attempt would end the same way."""
@@ -437,7 +447,9 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     """What goes behind a sentence about a name that nobody knows: the nearest one, or nothing."""
     by_lower = {each.lower(): each for each in known}
     low = name.lower()
-    close = get_close_matches(low, by_lower, n=1) or [each for each in by_lower if low in each]
+    close = get_close_matches(low, by_lower, n=1)
+    if low and not close:
+        close = [each for each in by_lower if low in each]
     return f", did you mean {prefix}{by_lower[close[0]]}?" if close else ""
 
 

@@ -26,6 +26,7 @@ from hightide.protocol.errors import (
     RemoteProtocolError,
     RequestTimedOut,
     error_code,
+    no_connection,
 )
 from hightide.protocol.records import Buffer
 
@@ -63,7 +64,7 @@ class BlockingConnection:
         try:
             sock = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise BrokerUnreachable(f"no connection: {error}", broker=self.address) from error
+            raise no_connection(error, self.address) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = sock if context is None else self._secured(sock, context, host)
         self._woken_at = 1
