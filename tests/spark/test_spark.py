@@ -396,7 +396,7 @@ def test_a_broker_that_does_not_answer_is_named(spark):
         reader = spark.read.format("hightide").option("bootstrap.servers", address)
         frame = reader.option("subscribe", "t").option("fetchTimeoutMs", "500").load()
         text = refusal(frame.count)
-    assert "BrokerUnreachable: no connection" in text
+    assert "NobodyListens: no connection" in text
     assert address in text
 
 
