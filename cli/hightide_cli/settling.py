@@ -41,7 +41,7 @@ async def settle(node: Node) -> None:
             _put_aside()
             held = len(node.replicas)
         most = max(most, node.server.most_since())
-        if (left := sum(node.server.connections().values())) <= most - GONE:
+        if (left := node.server.connections().total()) <= most - GONE:
             give_back()
             most = left
 

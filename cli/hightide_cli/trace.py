@@ -155,7 +155,7 @@ class Noted:
         """As the source's own."""
         for told in self._source.read(positions=positions):
             self._nodes.add(told.node)
-            self._topics.update(_topics(told))
+            self._topics |= _topics(told)
             yield told
 
     def say_who_is_missing(self, topic: str | None, node: int | None) -> None:
@@ -169,11 +169,13 @@ class Noted:
             say(f"no event is told by node {node}, but by {told}")
 
 
-def _topics(told: Told) -> Iterator[str]:
+def _topics(told: Told) -> set[str]:
     """The topics that an event names."""
-    if (topic := getattr(told.what, "topic", None)) is not None:
-        yield topic
-    yield from (topic for topic, _ in _touched(told))
+    from hightide_broker.trace.events import WatermarksMoved
+
+    if isinstance(told.what, WatermarksMoved):
+        return {each.topic for each in told.what.replicas}
+    return {told.what.topic} if hasattr(told.what, "topic") else set()
 
 
 def _source(ctx: click.Context, options: dict[str, Any]) -> Source:
@@ -220,8 +222,8 @@ def _concerns(told: Told, topic: str) -> bool:
     from hightide_broker.trace.events import GroupChanged, WatermarksMoved
 
     match told.what:
-        case WatermarksMoved(replicas=moved):
-            return any(each.topic == topic for each in moved)
+        case WatermarksMoved():
+            return topic in _topics(told)
         case GroupChanged():
             return False
         case what:

@@ -76,6 +76,7 @@ def test_who_does_not_occur_is_named(command, cluster, how):
         "no event is about topic 'order', did you mean orders?\n"
         "no event is told by node 9, but by 1\n"
     )
+    assert command("trace", *how, *data, "--node", "2").out == ""
     assert command("trace", *how, *data, "--topic", "orders", "--node", "1").err == ""
 
 

@@ -8,6 +8,7 @@ process is more than a node. What is given back is seen at a process of its own.
 import os
 import subprocess
 import sys
+from collections import Counter
 from ctypes import CDLL
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ class Node:
         self.open = self.most = 0
 
     def connections(self):
-        return {"client": self.open}
+        return Counter(client=self.open)
 
     def most_since(self):
         most, self.most = max(self.most, self.open), self.open

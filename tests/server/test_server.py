@@ -414,6 +414,7 @@ async def test_a_client_that_says_nothing_is_closed_and_one_that_does_or_waits_i
         assert node.server.connections().total() == 4
         await settle(mock_clock, 6)
         assert node.server.connections().total() == 2
+        assert [node.server.most_since(), node.server.most_since()] == [4, 2]
         assert node.server.counts.closed["client", "idle"] == 2
         for stream in (quiet, dribbling):
             assert await stream.receive_some() == b""

@@ -165,15 +165,12 @@ class Agenda:
                 waiting.deadline = due
 
     def _do_what_is_due(self) -> None:
-        with self.stretch():
-            self._take_what_is_due()
-
-    def _take_what_is_due(self) -> None:
         now = trio.current_time()
-        while self._timed and (self._timed[0][2].act is None or self._timed[0][0] <= now):
-            entry = heapq.heappop(self._timed)[2]
-            if entry.act is None:
-                self._stale -= 1
-            else:
-                entry.is_due = True
-                self._soon.append(entry.do)
+        with self.stretch():
+            while self._timed and (self._timed[0][2].act is None or self._timed[0][0] <= now):
+                entry = heapq.heappop(self._timed)[2]
+                if entry.act is None:
+                    self._stale -= 1
+                else:
+                    entry.is_due = True
+                    self._soon.append(entry.do)
