@@ -36,6 +36,8 @@ seeds=$(of 10000); run unsynced "$seeds seeds" \
 run mutants "every planted bug" env HIGHTIDE_MUTANTS=all "${pytest[@]}" tests/simulation
 run tries "all examples, storms and attacks" \
     env HIGHTIDE_TRIES=all "${pytest[@]}" -m "not live and not spark" tests
+run live "every way of every live test" \
+    env HIGHTIDE_TRIES=all "${pytest[@]}" -m "live or spark" tests
 for room in quorum cluster replication groups; do
     run "mutation-$room" "every expression of core/$room changed" deploy/mutation.sh "$room"
 done

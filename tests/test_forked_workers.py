@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from forked_workers import CAN_FORK, Queue
+from tries import LONG
 
 SUPPORT = Path(__file__).with_name("support")
 CONFTEST = """
@@ -97,6 +98,7 @@ def test_it_counts_and_tells_what_one_process_does(run):
     assert listed(said) == listed(told)
 
 
+@LONG
 def test_a_file_is_one_processes_and_what_a_session_has_ends_in_each(run, tmp_path):
     code, said = run({f"test_{number}.py": WHO.format(file=number) for number in range(20)})
     assert (code, summary(said)) == (0, "40 passed")
@@ -119,6 +121,7 @@ def test_a_process_that_dies_fails_the_run_and_so_does_each_test_it_leaves(run):
     assert "ended with 7, some time after this one" in said
 
 
+@LONG
 def test_the_first_failure_ends_it_if_that_is_wished(run):
     fails = "import time\ndef test_0(): assert False\ndef test_1(): pass"
     code, said = run({f"test_{number:02}.py": fails for number in range(50)}, "-x", workers=2)
@@ -127,6 +130,7 @@ def test_the_first_failure_ends_it_if_that_is_wished(run):
     assert int(summary(said).split()[0]) <= 2
 
 
+@LONG
 def test_ctrl_c_is_told_to_each_once_and_waited_for(tmp_path, run):
     waits = (
         "import os, signal, time\n"

@@ -9,6 +9,7 @@ Method: as in `test_cli_bench.py`, which is about records.
 
 import pytest
 from benchkit import bench  # noqa: F401
+from tries import LONG, few
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -19,7 +20,7 @@ FAILOVER_FIELDS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "stop"), [([], "kill -9"), (["--clean"], "clean")])
+@pytest.mark.parametrize(("words", "stop"), few([([], "kill -9"), (["--clean"], "clean")], 1))
 def test_failover_loses_nothing_that_was_acknowledged(bench, words, stop):
     told = bench("failover", "--rounds", "1", "--partitions", "20", *words)
     assert list(told) == FAILOVER_FIELDS
@@ -29,6 +30,7 @@ def test_failover_loses_nothing_that_was_acknowledged(bench, words, stop):
     assert told["lost"] == 0
 
 
+@LONG
 def test_backlog_has_the_same_trips_alone_and_beside_a_reader_and_their_ratios(bench):
     told = bench("backlog", "--backlog-mb", "3", "--rounds", "1")
     assert (told["bench"], told["backlog_mb"], told["rounds"]) == ("backlog", 3, 1)
@@ -96,13 +98,16 @@ def test_who_looks_at_the_console_sees_every_change(bench):
 
 @pytest.mark.parametrize(
     ("words", "figure"),
-    [
-        (["client", "-n", "500", "--brokers", "1"], "blocking_send_per_s"),
-        (["connections", "--counts", "5"], "open_ms_each"),
-        (["failover", "--rounds", "1"], "gap_max_ms"),
-        (["groups", "--groups", "3", "--partitions", "1", "--seconds", "1"], "commits_per_s"),
-        (["growth", "--partitions", "3", "--idle", "0.1"], "all_in_sync_s"),
-    ],
+    few(
+        [
+            (["connections", "--counts", "5"], "open_ms_each"),
+            (["client", "-n", "500", "--brokers", "1"], "blocking_send_per_s"),
+            (["failover", "--rounds", "1"], "gap_max_ms"),
+            (["groups", "--groups", "3", "--partitions", "1", "--seconds", "1"], "commits_per_s"),
+            (["growth", "--partitions", "3", "--idle", "0.1"], "all_in_sync_s"),
+        ],
+        1,
+    ),
     ids=lambda each: each[0] if isinstance(each, list) else None,
 )
 def test_what_is_measured_in_clear_text_is_measured_under_tls_too(bench, words, figure):

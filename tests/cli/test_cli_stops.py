@@ -13,6 +13,7 @@ import subprocess
 import pytest
 from commands import COMMAND, PATIENCE_S, StartedCluster, environment, topic  # noqa: F401
 from three_nodes import until
+from tries import few
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -71,7 +72,7 @@ def test_consume_from_an_offset_that_a_partition_does_not_hold_begins_at_the_nea
     assert cluster.run("consume", topic, "--from", "1", "-e").out == b"b\n"
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", few(["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"], 2))
 @pytest.mark.parametrize(
     "words",
     [

@@ -15,6 +15,7 @@ from textwrap import dedent
 import pytest
 from commands import COMMAND, StartedCluster, environment, hightide
 from patience import PATIENCE_S
+from tries import few
 
 from hightide_cli.processes import nodes_of, said_by_holder
 
@@ -239,8 +240,14 @@ def test_nothing_is_left_of_an_up_whose_second_node_cannot_be_started(tmp_path):
     assert not (data / "cluster.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("place", ["logs/broker-1.log", "logs/broker-2.log", "logs/broker-3.log"])
+WHEN_AND_HOW = [
+    (f"logs/broker-{broker}.log", number)
+    for broker in (1, 2, 3)
+    for number in (signal.SIGINT, signal.SIGTERM)
+]
+
+
+@pytest.mark.parametrize(("place", "number"), few(WHEN_AND_HOW, 2))
 def test_nothing_is_left_of_an_up_that_is_told_to_stop_while_it_starts(tmp_path, place, number):
     data = tmp_path / "data"
     command = [*COMMAND, "up", "-n", "3", "--data", str(data), "--port", "0"]

@@ -13,6 +13,7 @@ import trio
 from brokers import new_node, settings
 from confluent_kafka import KafkaException, Producer
 from others import EVERY, LARGEST, THEIRS, WAIT_S, name_of
+from tries import tries
 from trio.to_thread import run_sync
 
 from hightide.net.ports import SystemClock
@@ -82,7 +83,7 @@ async def test_topics_are_listed(client):
 
 @pytest.mark.parametrize("writer", THEIRS, ids=name_of)
 async def test_many_records_are_written_and_read_in_order(writer):
-    many = [(b"%d" % n, b"v" * 100, [], NOW_MS + n) for n in range(20_000)]
+    many = [(b"%d" % n, b"v" * 100, [], NOW_MS + n) for n in range(tries(20_000))]
     async with address() as there:
         await in_thread(writer.write, there, "many", many, "lz4")
         for reader in EVERY:

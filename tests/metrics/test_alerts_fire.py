@@ -18,6 +18,7 @@ import trio
 from alarm import MINUTE_S, RULES, Faults, Watch, Watched, alerted
 from secure_run import open_only
 from three_nodes import Nodes, until
+from tries import LONG, few
 
 from hightide import Admin, AuthenticationFailed, read_client_config
 
@@ -228,7 +229,7 @@ def test_every_alert_has_a_script():
     assert {*RULES} == {*SCRIPTS} | OF_ITS_OWN
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", few(SCRIPTS, 8))
 def test_an_alert_is_silent_until_what_it_is_about_happens(watched, name):
     watch = Watch(watched)
     until(lambda: watched.serving() == {1, 2, 3}, what="all brokers serve")
@@ -281,6 +282,7 @@ async def guess(config, count):
             nursery.start_soon(one)
 
 
+@LONG
 def test_somebody_who_tries_passwords_is_told_of(secure):
     watch = Watch(Scraped(secure))
     name, config = "HightideAuthenticationFailures", secure.data / "client.toml"

@@ -308,13 +308,15 @@ async def target(protocol, tmp_path):
         ("SSL", Target.as_a_node, ANYWHERE),
         *(
             (protocol, place, scripts)
-            for protocol in ("SASL_SSL", "SASL_PLAINTEXT")
-            for place, scripts in (
-                (Target.before, ANYWHERE | LOGINS),
-                (Target.after_the_handshake, ANYWHERE | LOGINS),
-                (Target.after_the_first_words, ANYWHERE | LOGINS | AT_THE_END),
-                (Target.inside, ANYWHERE | LOGINS),
+            for number, (place, scripts) in enumerate(
+                (
+                    (Target.before, ANYWHERE | LOGINS),
+                    (Target.after_the_handshake, ANYWHERE | LOGINS),
+                    (Target.after_the_first_words, ANYWHERE | LOGINS | AT_THE_END),
+                    (Target.inside, ANYWHERE | LOGINS),
+                )
             )
+            for protocol in some(("SASL_SSL", "SASL_PLAINTEXT"), number)
         ),
     ],
     ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else ""),

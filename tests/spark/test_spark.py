@@ -15,6 +15,7 @@ import threading
 
 import confluent_kafka as kafka
 import pytest
+from tries import LONG
 
 pytest.importorskip("pyspark")
 
@@ -257,6 +258,7 @@ def test_a_plain_session_finds_the_format_without_registering_it(broker):
     assert done.stdout.splitlines() == ["rows 7", "imported []"], done.stderr
 
 
+@LONG
 def test_an_import_is_enough_where_another_python_comes_first(broker, tmp_path):
     """As in a virtual environment that is not activated, where Spark takes the system's Python."""
     topic = broker.topic()

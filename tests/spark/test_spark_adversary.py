@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
+from tries import LONG
 
 pytest.importorskip("pyspark")
 
@@ -22,6 +23,7 @@ ROUNDS = int(os.environ.get("HIGHTIDE_ROUNDS", "1"))
 SEED = int(os.environ.get("HIGHTIDE_SEED", "1"))
 
 
+@LONG
 def test_whatever_happens_between_attempts_every_row_is_stored_once(tmp_path):
     kinds, struck, errors = Counter(), Counter(), Counter()
     with (

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import pytest
+from tries import LONG
 
 pytest.importorskip("pyspark")
 
@@ -95,6 +96,7 @@ def expected_totals():
     return {key: total for key, total in totals.items() if (key[0] + 1) * 3600 <= over}
 
 
+@LONG
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_pipeline_runs_on_executors_elsewhere(broker, orders, masters, tmp_path, kind):
     results = broker.topic()

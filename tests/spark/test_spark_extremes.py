@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 from patience import PATIENCE_S
 from secure_run import direct, reaching, spark_options
+from tries import LONG
 
 pytest.importorskip("pyspark")
 
@@ -44,6 +45,7 @@ def send(broker, topic, *records, **options):
         return [delivery.result(PATIENCE_S) for delivery in sent]
 
 
+@LONG
 def test_a_thousand_partitions_are_one_topic(spark, broker, stream):
     topic = broker.topic(MANY)
     records = [(None, b"%03d" % number, number) for number in range(0, MANY, 50)]

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from patience import PATIENCE_S
 from secure_run import blocking_cluster, reaching
+from tries import few
 
 pytest.importorskip("pyspark")
 
@@ -77,10 +78,10 @@ def test_no_row_is_lost_if_it_may_be_there_twice(target, caplog):
 # --- another run of the query, with its rows shared out in another way --------------------------
 
 AGAIN = {"run": "another run"}
+WAYS = [(batch, count) for batch in (0, 1) for count in (1, 2, 3, 7)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize(("batch", "count"), few(WAYS, 3))
 def test_a_batch_is_completed_whichever_tasks_have_its_rows_now(target, batch, count):
     """Two tasks had begun it, one with rows of the middle and one with those of the end."""
     if batch:

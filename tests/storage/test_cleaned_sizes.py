@@ -17,6 +17,7 @@ import pytest
 from brokers import NOW_MS, batch, client_of, new_node, settings
 from cleankit import clean, folded, records_of
 from logkit import create, lead
+from tries import some
 
 from hightide.protocol.codecs import INFLATED_BYTES_MAX
 from hightide.protocol.columns import encode_columns, open_batch
@@ -87,7 +88,7 @@ def test_the_batches_of_these_tests_are_just_below_the_limit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("codec", some(["lz4", "zstd"], 1))
 def test_a_batch_at_the_limit_can_be_read_after_one_of_its_records_was_replaced(codec):
     disk = SimDisk()
     log = create(disk, config=ONE_BATCH)
@@ -103,7 +104,7 @@ def test_a_batch_at_the_limit_can_be_read_after_one_of_its_records_was_replaced(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("age_days", [0, 40], ids=["narrow timestamps", "wide timestamps"])
+@pytest.mark.parametrize("age_days", some([0, 40], 1), ids="{} days old".format)
 def test_a_batch_at_the_limit_can_be_read_after_its_tombstone_was_dated(age_days):
     disk = SimDisk()
     log = create(disk, config=ONE_BATCH)

@@ -35,6 +35,7 @@ from logkit import (
     stop,
     sync,
 )
+from tries import few
 
 from hightide.protocol.records import parse_header
 from hightide_broker.simulation.disk import PAGE_BYTES, SimDisk
@@ -69,7 +70,7 @@ class Fate(NamedTuple):
             disk.crash(random.Random(self.seed))
 
 
-FATES = [Fate(), *(Fate(seed, names) for names in (False, True) for seed in range(4))]
+FATES = few([Fate(), *(Fate(seed, names) for names in (False, True) for seed in range(4))], 4)
 
 
 def log_of_three_segments(disk: SimDisk) -> Log:
