@@ -12,7 +12,7 @@ import warm_commands
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
 from run_order import in_order
-from tries import ALL, tries
+from tries import leave_out_long, tries
 
 GARBAGE = 10_000
 """So many new objects are worth a look of the collector; 700 by default, which takes a twelfth of
@@ -47,15 +47,6 @@ def pytest_collection_modifyitems(config, items):
     names = in_order([item.path.name for item in items])
     rank = {name: number for number, name in enumerate(names)}
     items.sort(key=lambda item: rank[item.path.name])
-
-
-def leave_out_long(config, items):
-    """What the long runs alone have is not run by others, unless it is asked for by its name."""
-    if ALL or any("::" in word for word in config.args) or config.option.keyword:
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=long)
-    items[:] = [item for item in items if item not in long]
 
 
 @pytest.hookimpl(trylast=True)

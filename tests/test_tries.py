@@ -6,15 +6,13 @@ Goal: a change to `tries.py` or to what is left out by it does not leave out eve
 
 from types import SimpleNamespace
 
-import conftest
 import pytest
 import tries
 
 
 @pytest.fixture(params=[False, True], ids=["short", "long"])
 def is_long(request, monkeypatch):
-    for module in (tries, conftest):
-        monkeypatch.setattr(module, "ALL", request.param)
+    monkeypatch.setattr(tries, "ALL", request.param)
     return request.param
 
 
@@ -37,7 +35,7 @@ def collected(*words, keyword=""):
     config = SimpleNamespace(args=words, option=SimpleNamespace(keyword=keyword), hook=hook)
     items = [SimpleNamespace(get_closest_marker={name: name}.get) for name in ("long", "slow")]
     left = [*items]
-    conftest.leave_out_long(config, left)
+    tries.leave_out_long(config, left)
     assert [*told, *left] == items
     return len(left)
 
@@ -47,5 +45,5 @@ def test_what_is_long_is_left_out_and_told_of(is_long):
 
 
 def test_what_is_asked_for_by_its_name_is_run(is_long):
-    assert collected("tests/test_x.py::test_long") == 2
+    assert collected("tests/test_x.py") == collected("tests/test_x.py::test_long") == 2
     assert collected("tests", keyword="long") == 2

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from patience import PATIENCE_S
 from secure_run import blocking_cluster, reaching
-from tries import few
+from tries import LONG, few
 
 pytest.importorskip("pyspark")
 
@@ -374,6 +374,7 @@ def test_a_checkpoint_that_is_older_than_what_was_written_is_an_error(target):
     assert everything(target) == [*range(30)]
 
 
+@LONG
 def test_a_sink_may_write_to_hundreds_of_topics(cluster, admin, target):
     names = [f"{target.name}-{number}" for number in range(160)]
     for name in names:

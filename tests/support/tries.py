@@ -10,7 +10,7 @@ import pytest
 ALL = os.environ.get("HIGHTIDE_TRIES") == "all"
 PART = 8
 LONG = pytest.mark.long
-"""Of a test that the long runs alone have, unless it is asked for by its name."""
+"""Of a test that the long runs alone have, and who asks for it or its file by name."""
 
 
 def tries(count):
@@ -27,3 +27,12 @@ def few(ways, count):
     """All of the ways, or so many: the first one, and others from all over them."""
     ways = [*ways]
     return ways if ALL else [ways[number * len(ways) // count] for number in range(count)]
+
+
+def leave_out_long(config, items):
+    """Leave out what the long runs alone have, and tell of it."""
+    if ALL or config.option.keyword or any(".py" in word for word in config.args):
+        return
+    long = [item for item in items if item.get_closest_marker(LONG.name)]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
