@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE_S
 from secure_run import open_only
+from tries import LONG
 
 from hightide.blocking import Admin
 from hightide.testing import BlockingCluster
@@ -80,6 +81,7 @@ def test_columns_are_counted(filled):
     assert told[2:] == ["1 barbara"]
 
 
+@LONG
 @pytest.mark.spark
 def test_rows_are_in_parquet(filled, tmp_path):
     pytest.importorskip("pyspark")

@@ -1,11 +1,17 @@
-"""A signal ends a block that holds something, wherever it strikes.
+"""A signal ends a block that holds something, wherever it strikes; and a command, while it is being
+imported.
 
-Method: signals to this process.
+Method: signals to this process; interpreters in which an import is interrupted.
 """
 
 import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+from patience import PATIENCE_S
 
 from hightide_cli.signals import ended_by, told_to_stop
 
@@ -45,3 +51,30 @@ def test_what_ends_the_block_otherwise_is_not_another_signal():
         assert stop.is_set()
     with pytest.raises(ZeroDivisionError), ended_by(signal.SIGTERM):
         _ = 1 // 0
+
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+INTERRUPTED = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "{module}":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from {package} import {attribute}
+sys.argv[1:] = ["topics", "list"]
+{attribute}()
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "hightide_cli.main", "hightide_cli.topics"])
+def test_a_command_that_is_interrupted_while_it_is_imported_ends_quietly(module):
+    scripts = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["scripts"]
+    package, attribute = scripts["hightide"].split(":")
+    script = INTERRUPTED.format(module=module, package=package, attribute=attribute)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, b"", b"")

@@ -15,6 +15,7 @@ from consolekit import broker, made
 from incident import diverge
 from patience import wait_until
 from secure_run import open_only, reaching
+from tries import few
 
 from hightide import ClusterDescription, blocking, read_client_config
 from hightide_console.views import open_view
@@ -79,7 +80,8 @@ def test_lanes_are_what_the_brokers_say(tab, cluster):
 
 
 @pytest.mark.parametrize(
-    ("path", "scheme"), [*((path, "light") for path in PAGES), *((path, "dark") for path in DARK)]
+    ("path", "scheme"),
+    few([*((path, "light") for path in PAGES), *((path, "dark") for path in DARK)], 8),
 )
 def test_every_page_can_be_heard_and_fits_a_phone(chromium, console, path, scheme):
     from axe_playwright_python.sync_playwright import Axe

@@ -18,6 +18,7 @@ TESTS = Path(__file__).parents[1]
 PROJECT = [TESTS, *(Path(each.__file__).parent for each in (hightide, hightide_broker))]
 SEEDS = range(1, 501)
 LONG = {
+    "a_cut_leaves_what_was_called_durable",
     "a_deposed_leader_acknowledges_what_it_has",
     "a_held_partition_does_not_wait_for_records",
     "a_held_partition_outlives_its_epoch",
@@ -39,6 +40,7 @@ LONG = {
     "what_is_not_committed_is_compacted",
     "what_was_synced_is_judged_by_todays_setting",
     "whatever_a_voters_node_holds_counts_as_the_voters",
+    "who_left_is_let_go_before_the_others_are_heard",
 }
 """Those that no seed is known to notice within seconds: planted where `HIGHTIDE_MUTANTS` asks for
 all of them, as `deploy/evidence.sh` does."""
