@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S
+from tries import LONG
 
 import hightide
 from hightide import AdminOptions, ConsumerOptions, ProducerOptions, UsageError, blocking
@@ -214,6 +215,7 @@ WRONG = {
 }
 
 
+@LONG
 @pytest.mark.slow
 def test_an_editor_sees_every_option_of_both_worlds(tmp_path):
     program = tmp_path / "program.py"

@@ -20,6 +20,7 @@ SEEDS = range(1, 501)
 LONG = {
     "a_cut_leaves_what_was_called_durable",
     "a_deposed_leader_acknowledges_what_it_has",
+    "a_follower_learns_nothing_of_producers",
     "a_held_partition_does_not_wait_for_records",
     "a_held_partition_outlives_its_epoch",
     "a_leader_does_what_a_late_answer_says",
@@ -27,13 +28,17 @@ LONG = {
     "a_log_that_differs_is_not_cut",
     "a_lost_session_takes_along_what_it_held",
     "a_name_is_put_before_an_ending_however_long_it_is",
+    "a_node_may_acknowledge_metadata_for_another",
     "a_node_may_say_that_another_one_leads",
+    "a_node_may_say_who_is_in_sync_with_another",
     "a_node_may_stand_in_anothers_name",
     "a_thawed_process_takes_its_successors_registration_for_its_own",
+    "a_watermark_that_was_not_on_disk_must_be_reached",
     "an_offline_replica_is_given_up_even_if_nobody_else_can_lead",
     "epochs_that_are_not_in_their_file_are_missed",
     "news_between_two_requests_of_a_session_are_forgotten",
     "of_several_news_all_but_one_are_dropped",
+    "the_controller_answers_before_commit",
     "the_longer_log_counts_instead_of_the_later_epoch",
     "what_a_lost_session_held_is_taken_for_held_by_the_next",
     "what_compaction_writes_may_be_larger_than_readers_take",
@@ -42,8 +47,8 @@ LONG = {
     "whatever_a_voters_node_holds_counts_as_the_voters",
     "who_left_is_let_go_before_the_others_are_heard",
 }
-"""Those that no seed is known to notice within seconds: planted where `HIGHTIDE_MUTANTS` asks for
-all of them, as `deploy/evidence.sh` does."""
+"""Those that no seed is known to notice within a second or so: planted where `HIGHTIDE_MUTANTS`
+asks for all of them, as `deploy/evidence.sh` does."""
 
 
 def chosen(mutants):
