@@ -131,3 +131,9 @@ class TellOnce:
         if reason not in self._told and time.monotonic() >= self._from:
             self._told.add(reason)
             say(f"retrying: {explain(error)[0] or error}")
+
+    def silent(self, broker: str, patience_s: float) -> None:
+        """As `hightide.net.warned.HearsSilence`."""
+        from hightide.net.warned import told_of_silence
+
+        say(told_of_silence(broker, patience_s))

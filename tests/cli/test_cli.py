@@ -277,6 +277,12 @@ def test_who_waits_for_a_broker_is_told_at_once_what_may_be_done(capsys):
     assert "hightide up starts one" in capsys.readouterr().err
 
 
+def test_who_waits_for_an_answer_is_told_whose(capsys):
+    TellOnce().silent("127.0.0.1:9092", 13 / 3)
+    told = "broker 127.0.0.1:9092 has said nothing for 5 s; it is given 4.33 s\n"
+    assert capsys.readouterr().err == told
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [

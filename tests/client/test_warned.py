@@ -1,15 +1,18 @@
 """Goal: a program that does not ask to be told hears from its log that nobody answers, once for
-each reason, and nothing of what passes by itself; method: the listener alone, and a producer
-without a broker.
+each reason, and nothing of what passes by itself; method: the listener alone, a producer without a
+broker, and one whose broker says nothing.
 """
 
 import logging
 
 import pytest
+import trio
+from fake_broker import IGNORE, FakeBroker, in_memory
 
 from hightide import ApiError, ErrorCode, Producer, RequestTimedOut
 from hightide.net.options import ClientOptions
-from hightide.net.warned import FORGOTTEN_S, REASONS_MAX, TOLD_AT, Warned
+from hightide.net.warned import FORGOTTEN_S, REASONS_MAX, SILENT_S, TOLD_AT, Warned
+from hightide.protocol import messages as m
 from hightide.protocol.errors import BrokerUnreachable
 
 
@@ -73,3 +76,40 @@ async def test_a_producer_without_a_broker_says_so_while_it_waits(told, autojump
             await producer.send("t", b"x")
     (line,) = told()
     assert "Connection refused (broker 127.0.0.1:1); trying again" in line
+
+
+async def test_whose_answer_does_not_come_is_told_long_before_it_is_given_up(told, autojump_clock):
+    broker = FakeBroker({"t": 1})
+    options = {"request_timeout_ms": 20_000, "linger_ms": 0, "batch_size": 1}
+    silent = f"broker {broker.address} has said nothing for 5 s; it is given 21 s"
+    late = f"no answer to produce within 21 s (broker {broker.address}); trying again"
+    async with (
+        in_memory(broker) as network,
+        Producer(broker.address, network=network, **options) as producer,
+    ):
+        await (await producer.send("t", b"answered"))
+        await trio.sleep(2 * SILENT_S)
+        assert told() == []
+        for trouble in ([silent, late], [silent]):
+            broker.always(m.ProduceRequest, IGNORE)
+            deliveries = [await producer.send("t", b"%d" % n) for n in range(3)]
+            before = len(told())
+            await trio.sleep(SILENT_S - 0.1)
+            assert told()[before:] == []
+            await trio.sleep(0.2)
+            assert told()[before:] == [silent]
+            broker.always(m.ProduceRequest, None)
+            for delivery in deliveries:
+                await delivery
+            assert told()[before:] == trouble
+
+
+async def test_a_program_that_hears_of_each_retry_is_told_of_no_silence(told, autojump_clock):
+    broker, heard = FakeBroker({"t": 1}), []
+    broker.will(m.ProduceRequest, IGNORE)
+    async with (
+        in_memory(broker) as network,
+        Producer(broker.address, network=network, on_retry=heard.append) as producer,
+    ):
+        await (await producer.send("t", b"x"))
+    assert (told(), len(heard)) == ([], 1)

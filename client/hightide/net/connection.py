@@ -211,7 +211,7 @@ class Answer:
         self._connection.forget(self.id)
         if not self._arrived.is_set():
             raise RequestTimedOut(
-                f"no answer to {_api_name(self._kind)} within {timeout_s:g} s",
+                f"no answer to {_api_name(self._kind)} within {round(timeout_s, 2):g} s",
                 broker=self._connection.address,
                 elapsed_s=trio.current_time() - self._sent_at,
                 knob="request_timeout_ms",
@@ -405,7 +405,7 @@ async def connect(
     """A connection whose reader is not running yet; raises `BrokerUnreachable`."""
     address = f"{host}:{port}"
     stream: Stream | None = None
-    failure = BrokerUnreachable(f"no connection within {timeout_s:g} s", broker=address)
+    failure = BrokerUnreachable(f"no connection within {round(timeout_s, 2):g} s", broker=address)
     with trio.move_on_after(timeout_s):
         try:
             stream = await network.connect(host, port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from hightide.protocol.errors import BrokerUnreachable, HightideError, RequestTimedOut
 
@@ -13,7 +14,18 @@ TOLD_AT = 3
 """A broker that cannot be reached so often is worth a word: others take its place within less."""
 FORGOTTEN_S = 60.0
 """What was not heard again for so long is over."""
+SILENT_S = 5.0
+"""So long nobody is told that an answer is waited for; a busy broker takes its time, too."""
 REASONS_MAX = 100
+
+
+@runtime_checkable
+class HearsSilence(Protocol):
+    """An `on_retry` that wants to know, too, whose answer is waited for."""
+
+    def silent(self, broker: str, patience_s: float) -> None:
+        """The broker has said nothing for `SILENT_S` seconds, and is given so many in all."""
+        ...
 
 
 class Warned:
@@ -36,3 +48,19 @@ class Warned:
         self._heard[reason] = now, count
         if count == (TOLD_AT if isinstance(error, BrokerUnreachable) else 1):
             _LOG.warning("%s; trying again", reason)
+
+    def silent(self, broker: str, patience_s: float) -> None:
+        """As `HearsSilence`."""
+        _LOG.warning("%s", told_of_silence(broker, patience_s))
+
+
+def tell_silence(listener: object, broker: str, patience_s: float) -> None:
+    """Tell an `on_retry`, if it wants to know."""
+    if isinstance(listener, HearsSilence):
+        listener.silent(broker, patience_s)
+
+
+def told_of_silence(broker: str, patience_s: float) -> str:
+    """What is said of it."""
+    given = round(patience_s, 2)
+    return f"broker {broker} has said nothing for {SILENT_S:g} s; it is given {given:g} s"

@@ -17,6 +17,7 @@ import trio
 from hightide.net.background import Bell, Nudge, start
 from hightide.net.cluster import Cluster
 from hightide.net.connection import Answer
+from hightide.net.warned import SILENT_S, tell_silence
 from hightide.produce.accumulator import Accumulator, PartitionQueue
 from hightide.produce.delivery import Unseen
 from hightide.protocol import messages as m
@@ -90,6 +91,8 @@ class Sender:
         """Those without an answer; the first was sent first."""
         self._is_over = False
         self._is_renewing = self._is_looking = False
+        self._silent: set[str] = set()
+        """The addresses of brokers that owe an answer, and were told of."""
         self._why_no_id: HightideError | None = None
         """Why there is no producer id yet, without which nothing is sent."""
         self._wake = Nudge()
@@ -147,6 +150,7 @@ class Sender:
             now = trio.current_time()
             self._expire(now)
             self._give_up_late(now)
+            self._tell_silent(now)
             queues = self.accumulator.active()
             for queue in queues:
                 leader = self._cluster.metadata.leader(queue.topic, queue.partition)
@@ -158,8 +162,7 @@ class Sender:
                 start(self._nursery, self._look_for_leaders)
             deadline = self.accumulator.next_expiry()
             if queues:  # of which some may be sent, and be waited for, while this sleeps
-                oldest = next((sent.began for sent in self._sent), now)
-                deadline = min(deadline, oldest + self._patience_s)
+                deadline = min(deadline, self._look_again_at(now))
             if self.partition_counts and not self._is_looking:
                 deadline = min(deadline, self._cluster.metadata.stale_at)
             self._house_sleeps_until = deadline
@@ -334,7 +337,7 @@ class Sender:
     def _await_answer(self, batches: list[Batch], answer: Answer, now: float) -> None:
         sent = _Sent(batches, answer, now)
         self._sent[sent] = None
-        if now + self._patience_s < self._house_sleeps_until:
+        if now + min(self._patience_s, SILENT_S) < self._house_sleeps_until:
             self._wake.set()
         answer.then(partial(self._take_answer, sent))
 
@@ -345,6 +348,21 @@ class Sender:
             if sent.began + self._patience_s > now:
                 break
             sent.answer.give_up()
+
+    def _tell_silent(self, now: float) -> None:
+        """Say once whose answers do not come, long before they are given up."""
+        for sent in self._sent:
+            if sent.began + SILENT_S > now:
+                break
+            if sent.answer.address not in self._silent:
+                self._silent.add(sent.answer.address)
+                tell_silence(self._on_retry, sent.answer.address, self._patience_s)
+
+    def _look_again_at(self, now: float) -> float:
+        """When an answer that is on its way is given up, or is late enough to be told of."""
+        began = next((sent.began for sent in self._sent), now)
+        late = (s.began for s in self._sent if s.answer.address not in self._silent)
+        return min(began + self._patience_s, next(late, now) + SILENT_S)
 
     def _take_answer(self, sent: _Sent) -> None:
         if self._is_over:
@@ -363,6 +381,7 @@ class Sender:
             else:
                 self._send_again(batches, error, lost_leader=True)
             return
+        self._silent.discard(answer.address)
         by_place = {(r.topic, r.partition): r for r in response.partitions}
         for batch in batches:
             result = by_place.get((batch.topic, batch.partition))
