@@ -18,7 +18,7 @@ from hightide_broker.simulation import scheduler
 from hightide_broker.simulation.run import run_seed
 from hightide_broker.simulation.scheduler import SwitchMoved, check_switch, run_seeded
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "4"))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "5"))
 
 
 def replay(seed, **environment):
