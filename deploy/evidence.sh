@@ -33,7 +33,8 @@ seeds=$(of 5000); run rows "$seeds seeds" \
     "$bin/hightide" sim run --world rows --seeds "1..$seeds" -o json
 seeds=$(of 10000); run unsynced "$seeds seeds" \
     "$bin/hightide" sim run --world unsynced --seeds "1..$seeds" -o json
-run mutants "every planted bug" env HIGHTIDE_MUTANTS=all "${pytest[@]}" tests/simulation
+run mutants "every planted bug" \
+    env HIGHTIDE_MUTANTS=all HIGHTIDE_TRIES=all "${pytest[@]}" tests/simulation
 run tries "all examples, storms and attacks" \
     env HIGHTIDE_TRIES=all "${pytest[@]}" -m "not live and not spark" tests
 run live "every way of every live test" \

@@ -17,7 +17,8 @@ def is_long(request, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "expected"), [(1, "a"), (2, "ad"), (3, "ace"), (4, "abde"), (6, "abcdef")]
+    ("count", "expected"),
+    [(1, "a"), (2, "ad"), (3, "ace"), (4, "abde"), (6, "abcdef"), (9, "abcdef")],
 )
 def test_few_begins_with_the_first_and_goes_over_all(is_long, count, expected):
     assert tries.few("abcdef", count) == [*("abcdef" if is_long else expected)]
@@ -28,11 +29,13 @@ def test_every_number_has_some_way_and_all_ways_have_one(is_long):
     assert found == ([["a", "b"]] * 3 if is_long else [["a"], ["b"], ["a"]])
 
 
-def collected(*words, keyword=""):
+def collected(*words, keyword="", markexpr=""):
     """What is left to run of a long test and of another one, and what is told of the others."""
     told = []
     hook = SimpleNamespace(pytest_deselected=lambda items: told.extend(items))
-    config = SimpleNamespace(args=words, option=SimpleNamespace(keyword=keyword), hook=hook)
+    config = SimpleNamespace(
+        args=words, option=SimpleNamespace(keyword=keyword, markexpr=markexpr), hook=hook
+    )
     items = [SimpleNamespace(get_closest_marker={name: name}.get) for name in ("long", "slow")]
     left = [*items]
     tries.leave_out_long(config, left)
@@ -47,3 +50,4 @@ def test_what_is_long_is_left_out_and_told_of(is_long):
 def test_what_is_asked_for_by_its_name_is_run(is_long):
     assert collected("tests/test_x.py") == collected("tests/test_x.py::test_long") == 2
     assert collected("tests", keyword="long") == 2
+    assert collected("tests", markexpr="long and not spark") == 2

@@ -133,7 +133,7 @@ class TellOnce:
             say(f"retrying: {explain(error)[0] or error}")
 
     def silent(self, broker: str, patience_s: float) -> None:
-        """As `hightide.net.warned.HearsSilence`."""
+        """As `ClientOptions.on_retry` may have it."""
         from hightide.net.warned import told_of_silence
 
         say(told_of_silence(broker, patience_s))

@@ -96,7 +96,7 @@ async def test_whose_answer_does_not_come_is_told_long_before_it_is_given_up(tol
             before = len(told())
             await trio.sleep(SILENT_S - 0.1)
             assert told()[before:] == []
-            await trio.sleep(0.2)
+            await trio.sleep(0.3)
             assert told()[before:] == [silent]
             broker.always(m.ProduceRequest, None)
             for delivery in deliveries:

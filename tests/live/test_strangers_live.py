@@ -213,7 +213,9 @@ def guessers(broker, *words):
             process.kill()
 
 
-@pytest.mark.parametrize("words", some([["once"], []], 1), ids=" ".join)
+@pytest.mark.parametrize(
+    "words", some([["once"], []], 1), ids=lambda words: " ".join(words) or "again and again"
+)
 async def test_wrong_passwords_hear_one_sentence_while_a_user_produces(under_tls, words):
     """Their own process does not share the user's time, but the broker's."""
     await under_tls.prepare()

@@ -27,6 +27,7 @@ from hightide.protocol.errors import ApiError, ErrorCode, Refused, RemoteProtoco
 from hightide_broker.config import ConfigError, make_config
 from hightide_broker.core.cluster.image import BrokerState, ClusterImage
 from hightide_broker.core.cluster.senders import check_sender
+from hightide_broker.core.quorum.leader import METADATA_TOPIC
 from hightide_broker.runtime.quorum.peers import NodeAddresses, NotSent, Peers
 from hightide_broker.runtime.replication.fetcher import Fetchers
 from hightide_broker.runtime.replication.known_brokers import KnownBrokers
@@ -82,6 +83,11 @@ def internal_port(node):
 
 def follower_fetch(node):
     part = m.FetchPartition(topic="t", partition=0, fetch_offset=0)
+    return m.FetchRequest(replica_id=node, max_wait_ms=0, partitions=[part])
+
+
+def metadata_fetch(node):
+    part = m.FetchPartition(topic=METADATA_TOPIC, partition=0, fetch_offset=0)
     return m.FetchRequest(replica_id=node, max_wait_ms=0, partitions=[part])
 
 
@@ -155,7 +161,7 @@ async def test_by_the_door_of_clients_nobody_is_a_node(nodes):
         assert await client.values() == [b"x"]
         named = {each.name for each in (await client.call(m.ApiVersionsRequest())).apis}
         assert {"fetch", "list_offsets"} == named & {*BY_NODES, "envelope"}
-        for request in (each(2) for each in BY_NODES.values()):
+        for request in (each(2) for each in (*BY_NODES.values(), metadata_fetch)):
             assert await code_of(client, request) is DENIED, type(request)
         for api, each in IN_ENVELOPES.items():
             async with client_by(TcpNetwork(), node.port) as other:
@@ -170,7 +176,7 @@ async def test_a_node_speaks_for_itself_alone(nodes):
         new_node(SimDisk(), config) as node,
         client_by(second, internal_port(node)) as client,
     ):
-        for each in BY_NODES.values():
+        for each in (*BY_NODES.values(), metadata_fetch):
             assert await code_of(client, each(3)) is DENIED, each
             assert await code_of(client, each(2)) is not DENIED, each
         for api, each in IN_ENVELOPES.items():

@@ -24,7 +24,7 @@ NOTICED_BY = {
     "a_name_is_put_before_an_ending_however_long_it_is": 13,
     "the_names_of_new_files_are_not_made_durable": 71,
     "epochs_that_are_not_in_their_file_are_missed": 2,
-    "what_was_synced_is_judged_by_todays_setting": 423,
+    "what_was_synced_is_judged_by_todays_setting": 456,
     "a_watermark_that_was_not_on_disk_must_be_reached": 269,
     "a_cut_leaves_what_was_called_durable": 40,
     "what_is_not_committed_is_compacted": 185,

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from election_mutants import MUTANTS
-from mutation import chosen, hunt, quiet_logs  # noqa: F401
+from mutation import hunt, quiet_logs  # noqa: F401
 from test_replicated import SEEDS
 
 from hightide_broker.simulation.replicated import run_seed
@@ -44,7 +44,7 @@ def test_what_was_decided_before_power_went_may_be_known_after_it():
 
 
 @pytest.mark.usefixtures("quiet_logs")
-@pytest.mark.parametrize("name", chosen(MUTANTS))
+@pytest.mark.parametrize("name", MUTANTS)
 def test_the_mutant_is_noticed(name):
     with MUTANTS[name]():
         hunt(partial(run_seed, unsynced=True), NOTICED_BY[name])

@@ -45,7 +45,6 @@ LONG = {
     "what_is_not_committed_is_compacted",
     "what_was_synced_is_judged_by_todays_setting",
     "whatever_a_voters_node_holds_counts_as_the_voters",
-    "who_left_is_let_go_before_the_others_are_heard",
 }
 """Those that no seed is known to notice within a second or so: planted where `HIGHTIDE_MUTANTS`
 asks for all of them, as `deploy/evidence.sh` does."""

@@ -26,12 +26,15 @@ def some(ways, number):
 def few(ways, count):
     """All of the ways, or so many: the first one, and others from all over them."""
     ways = [*ways]
+    count = min(count, len(ways))
     return ways if ALL else [ways[number * len(ways) // count] for number in range(count)]
 
 
 def leave_out_long(config, items):
     """Leave out what the long runs alone have, and tell of it."""
-    if ALL or config.option.keyword or any(".py" in word for word in config.args):
+    option = config.option
+    named = option.keyword or LONG.name in option.markexpr
+    if ALL or named or any(".py" in word for word in config.args):
         return
     long = [item for item in items if item.get_closest_marker(LONG.name)]
     config.hook.pytest_deselected(items=long)

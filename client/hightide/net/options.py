@@ -52,8 +52,9 @@ class ClientOptions:
     request_timeout_ms: float = 30_000
     """How long one request may take. Kafka: request.timeout.ms."""
     on_retry: Callable[[HightideError], None] | None = None
-    """Told why something is tried again; not called for what fails for good. None: the log
-    `hightide` is warned where nobody answers."""
+    """Told why something is tried again; not called for what fails for good. If it has a method
+    `silent(broker, patience_s)`, a producer calls that, too, once a broker that owes an answer has
+    said nothing for 5 s. None: the log `hightide` is warned where nobody answers."""
     metadata_max_age_ms: float = 300_000
     """How long what is known of brokers, topics and leaders is believed without a reason to doubt
     it. Kafka: metadata.max.age.ms."""

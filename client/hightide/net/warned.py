@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 from hightide.protocol.errors import BrokerUnreachable, HightideError, RequestTimedOut
 
@@ -17,15 +16,6 @@ FORGOTTEN_S = 60.0
 SILENT_S = 5.0
 """So long nobody is told that an answer is waited for; a busy broker takes its time, too."""
 REASONS_MAX = 100
-
-
-@runtime_checkable
-class HearsSilence(Protocol):
-    """An `on_retry` that wants to know, too, whose answer is waited for."""
-
-    def silent(self, broker: str, patience_s: float) -> None:
-        """The broker has said nothing for `SILENT_S` seconds, and is given so many in all."""
-        ...
 
 
 class Warned:
@@ -50,14 +40,8 @@ class Warned:
             _LOG.warning("%s; trying again", reason)
 
     def silent(self, broker: str, patience_s: float) -> None:
-        """As `HearsSilence`."""
+        """A broker that owes an answer has said nothing for `SILENT_S`, and is given so long."""
         _LOG.warning("%s", told_of_silence(broker, patience_s))
-
-
-def tell_silence(listener: object, broker: str, patience_s: float) -> None:
-    """Tell an `on_retry`, if it wants to know."""
-    if isinstance(listener, HearsSilence):
-        listener.silent(broker, patience_s)
 
 
 def told_of_silence(broker: str, patience_s: float) -> str:

@@ -17,9 +17,9 @@ import trio
 from hightide.net.background import Bell, Nudge, start
 from hightide.net.cluster import Cluster
 from hightide.net.connection import Answer
-from hightide.net.warned import SILENT_S, tell_silence
 from hightide.produce.accumulator import Accumulator, PartitionQueue
 from hightide.produce.delivery import Unseen
+from hightide.produce.silence import Silence
 from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
 from hightide.protocol.batch_builder import Batch
@@ -38,6 +38,8 @@ from hightide.protocol.words import counted
 _NEVER = float("inf")
 _WAY_BACK_S = 1.0
 """A broker answers within request_timeout_ms; a little more is for the way back."""
+_GRACE_S = 0.1
+"""What is left to one before it is called silent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,8 +93,7 @@ class Sender:
         """Those without an answer; the first was sent first."""
         self._is_over = False
         self._is_renewing = self._is_looking = False
-        self._silent: set[str] = set()
-        """The addresses of brokers that owe an answer, and were told of."""
+        self._silence = Silence()
         self._why_no_id: HightideError | None = None
         """Why there is no producer id yet, without which nothing is sent."""
         self._wake = Nudge()
@@ -150,7 +151,7 @@ class Sender:
             now = trio.current_time()
             self._expire(now)
             self._give_up_late(now)
-            self._tell_silent(now)
+            await self._tell_silent(now)
             queues = self.accumulator.active()
             for queue in queues:
                 leader = self._cluster.metadata.leader(queue.topic, queue.partition)
@@ -162,7 +163,8 @@ class Sender:
                 start(self._nursery, self._look_for_leaders)
             deadline = self.accumulator.next_expiry()
             if queues:  # of which some may be sent, and be waited for, while this sleeps
-                deadline = min(deadline, self._look_again_at(now))
+                oldest = next((sent.began for sent in self._sent), now)
+                deadline = min(deadline, oldest + self._patience_s, self._silence.due_at)
             if self.partition_counts and not self._is_looking:
                 deadline = min(deadline, self._cluster.metadata.stale_at)
             self._house_sleeps_until = deadline
@@ -337,7 +339,8 @@ class Sender:
     def _await_answer(self, batches: list[Batch], answer: Answer, now: float) -> None:
         sent = _Sent(batches, answer, now)
         self._sent[sent] = None
-        if now + min(self._patience_s, SILENT_S) < self._house_sleeps_until:
+        self._silence.asked(answer.address, now)
+        if min(now + self._patience_s, self._silence.due_at) < self._house_sleeps_until:
             self._wake.set()
         answer.then(partial(self._take_answer, sent))
 
@@ -349,20 +352,16 @@ class Sender:
                 break
             sent.answer.give_up()
 
-    def _tell_silent(self, now: float) -> None:
+    async def _tell_silent(self, now: float) -> None:
         """Say once whose answers do not come, long before they are given up."""
-        for sent in self._sent:
-            if sent.began + SILENT_S > now:
-                break
-            if sent.answer.address not in self._silent:
-                self._silent.add(sent.answer.address)
-                tell_silence(self._on_retry, sent.answer.address, self._patience_s)
-
-    def _look_again_at(self, now: float) -> float:
-        """When an answer that is on its way is given up, or is late enough to be told of."""
-        began = next((sent.began for sent in self._sent), now)
-        late = (s.began for s in self._sent if s.answer.address not in self._silent)
-        return min(began + self._patience_s, next(late, now) + SILENT_S)
+        if self._silence.due_at > now:
+            return
+        # Where the program itself took all the time, what has arrived meanwhile is taken in first.
+        await trio.sleep(_GRACE_S)
+        silent = getattr(self._on_retry, "silent", None)
+        for address in self._silence.tell(now):
+            if callable(silent):
+                start(self._nursery, self._call, partial(silent, address, self._patience_s))
 
     def _take_answer(self, sent: _Sent) -> None:
         if self._is_over:
@@ -374,6 +373,7 @@ class Sender:
         try:
             response, _ = answer.take(self._patience_s)
         except (ApiError, *UNREACHABLE) as error:
+            self._hear(answer, something=isinstance(error, ApiError))
             if isinstance(error, ApiError) and not error.retriable:
                 for batch in batches:
                     self.accumulator.fail(batch, error)
@@ -381,7 +381,7 @@ class Sender:
             else:
                 self._send_again(batches, error, lost_leader=True)
             return
-        self._silent.discard(answer.address)
+        self._hear(answer, something=True)
         by_place = {(r.topic, r.partition): r for r in response.partitions}
         for batch in batches:
             result = by_place.get((batch.topic, batch.partition))
@@ -393,6 +393,11 @@ class Sender:
                 self._announce(batch)
             else:
                 self._take_error(batch, result, answer.address)
+
+    def _hear(self, answer: Answer, *, something: bool) -> None:
+        if something:
+            self._silence.heard(answer.address, trio.current_time())
+        self._silence.settled(answer.address)
 
     def _take_error(self, batch: Batch, result: m.ProduceResult, address: str) -> None:
         """What a refusal means for a batch."""
@@ -440,13 +445,11 @@ class Sender:
         """In a task of its own: what a user's callback raises ends the producer, whoever met the
         error, and strikes nobody in the middle of something."""
         if self._on_retry is not None:
-            start(self._nursery, self._call_on_retry, self._on_retry, error)
+            start(self._nursery, self._call, partial(self._on_retry, error))
 
     @staticmethod
-    async def _call_on_retry(
-        on_retry: Callable[[HightideError], None], error: HightideError
-    ) -> None:
-        on_retry(error)
+    async def _call(tell: Callable[[], None]) -> None:
+        tell()
 
     def _announce(self, batch: Batch) -> None:
         """Wake those who wait for the batch, for room, or for news."""
