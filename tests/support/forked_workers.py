@@ -11,7 +11,6 @@ import signal
 import sys
 import warnings
 from contextlib import suppress
-from functools import cache
 from itertools import groupby, pairwise
 from multiprocessing.connection import Pipe, wait
 
@@ -21,8 +20,6 @@ from run_order import group_of
 CAN_FORK = sys.platform.startswith("linux")
 """Elsewhere libraries that have threads do not live through it: one file after the other."""
 _NUMBER_BYTES = 4
-GIVEN_WAY = 5
-"""A third of the time that the first group gets, where there is not enough for all."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -78,18 +75,9 @@ def be_worker(session, groups, queue, told):
     capturing.start_global_capturing()
     capturing.suspend_global_capture()
     for number in iter(queue.take, None):
-        if number:
-            give_way()
         # What the session has stays for the next group.
         for item, after in pairwise([*groups[number], session]):
             run(session, item, after)
-
-
-@cache
-def give_way():
-    """To the process that runs the first group, which takes longest: it has a core when it wants
-    one. Where all get the same, the others end minutes before it."""
-    os.nice(GIVEN_WAY)
 
 
 def run(session, item, after):
