@@ -20,8 +20,7 @@ def test_nobody_is_silent_who_owes_nothing():
     silence = Silence()
     assert (silence.due_at, silence.tell(1e9)) == (NEVER, [])
     silence.asked("a", 1.0)
-    silence.heard("a", 2.0)
-    silence.settled("a")
+    silence.settled("a", 2.0, heard=True)
     assert (silence.due_at, silence.tell(1e9)) == (NEVER, [])
 
 
@@ -43,8 +42,7 @@ def test_who_answers_others_is_not_silent():
     silence.asked("a", 0.0)
     for now in range(1, 100):
         silence.asked("a", now)
-        silence.heard("a", now)
-        silence.settled("a")
+        silence.settled("a", now, heard=True)
         assert silence.tell(now) == []
         assert silence.due_at == now + SILENT_S
 
@@ -56,11 +54,10 @@ def test_one_that_was_told_of_is_told_of_again_only_after_it_was_heard(owes_more
     if owes_more:
         silence.asked("a", 0.0)
     assert silence.tell(10.0) == ["a"]
-    silence.settled("a")  # given up
+    silence.settled("a", 10.5, heard=False)
     silence.asked("a", 11.0)
     assert (silence.due_at, silence.tell(100.0)) == (NEVER, [])
-    silence.heard("a", 101.0)
-    silence.settled("a")
+    silence.settled("a", 101.0, heard=True)
     silence.asked("a", 102.0)
     assert silence.tell(101.0 + SILENT_S) == (["a"] if owes_more else [])
     assert silence.tell(102.0 + SILENT_S) == ([] if owes_more else ["a"])

@@ -367,13 +367,13 @@ class Sender:
         if self._is_over:
             return
         del self._sent[sent]
-        batches, answer = sent.batches, sent.answer
+        batches, answer, now = sent.batches, sent.answer, trio.current_time()
         self.requests += 1
-        self.answer_s += trio.current_time() - sent.began
+        self.answer_s += now - sent.began
         try:
             response, _ = answer.take(self._patience_s)
         except (ApiError, *UNREACHABLE) as error:
-            self._hear(answer, something=isinstance(error, ApiError))
+            self._silence.settled(answer.address, now, heard=isinstance(error, ApiError))
             if isinstance(error, ApiError) and not error.retriable:
                 for batch in batches:
                     self.accumulator.fail(batch, error)
@@ -381,7 +381,7 @@ class Sender:
             else:
                 self._send_again(batches, error, lost_leader=True)
             return
-        self._hear(answer, something=True)
+        self._silence.settled(answer.address, now, heard=True)
         by_place = {(r.topic, r.partition): r for r in response.partitions}
         for batch in batches:
             result = by_place.get((batch.topic, batch.partition))
@@ -393,11 +393,6 @@ class Sender:
                 self._announce(batch)
             else:
                 self._take_error(batch, result, answer.address)
-
-    def _hear(self, answer: Answer, *, something: bool) -> None:
-        if something:
-            self._silence.heard(answer.address, trio.current_time())
-        self._silence.settled(answer.address)
 
     def _take_error(self, batch: Batch, result: m.ProduceResult, address: str) -> None:
         """What a refusal means for a batch."""

@@ -6,6 +6,7 @@ slow, is no sign of silence while others are answered.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hightide.net.warned import SILENT_S
@@ -34,32 +35,29 @@ class Silence:
             owing.since = now
         owing.count += 1
 
-    def heard(self, address: str, now: float) -> None:
-        """It has said something."""
-        owing = self._owing[address]
-        owing.since, owing.is_told = now, False
-
-    def settled(self, address: str) -> None:
-        """It owes one answer less, whether that came or was given up. Who said nothing to the last
-        of them, and was told of, is remembered until it does."""
+    def settled(self, address: str, now: float, *, heard: bool) -> None:
+        """It owes one answer less: it has said something, or that was given up. Who said nothing to
+        the last one, and was told of, is remembered until it does."""
         owing = self._owing[address]
         owing.count -= 1
+        if heard:
+            owing.since, owing.is_told = now, False
         if not owing.count and not owing.is_told:
             del self._owing[address]
 
     @property
     def due_at(self) -> float:
         """When somebody is to be told next, if nothing is heard until then."""
-        waiting = (each for each in self._owing.values() if each.count and not each.is_told)
-        return min((each.since + SILENT_S for each in waiting), default=float("inf"))
+        return min((since + SILENT_S for _, since in self._untold()), default=float("inf"))
 
     def tell(self, now: float) -> list[str]:
         """Who is to be told of, each once until it is heard of again."""
-        silent = [
-            address
-            for address, each in self._owing.items()
-            if each.count and not each.is_told and each.since + SILENT_S <= now
-        ]
+        silent = [address for address, since in self._untold() if since + SILENT_S <= now]
         for address in silent:
             self._owing[address].is_told = True
         return silent
+
+    def _untold(self) -> Iterator[tuple[str, float]]:
+        for address, owing in self._owing.items():
+            if owing.count and not owing.is_told:
+                yield address, owing.since
