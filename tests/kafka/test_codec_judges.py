@@ -26,7 +26,7 @@ from hightide_broker.kafka.codec import API_VERSIONS_KEY
 from hightide_broker.kafka.tables import API_BY_KEY
 
 QUIET = settings(
-    max_examples=tries(8),
+    max_examples=tries(12),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

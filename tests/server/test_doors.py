@@ -7,6 +7,7 @@ of authorities that the test makes.
 
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -81,13 +82,8 @@ def internal_port(node):
     return node.internal_address[1]
 
 
-def follower_fetch(node):
-    part = m.FetchPartition(topic="t", partition=0, fetch_offset=0)
-    return m.FetchRequest(replica_id=node, max_wait_ms=0, partitions=[part])
-
-
-def metadata_fetch(node):
-    part = m.FetchPartition(topic=METADATA_TOPIC, partition=0, fetch_offset=0)
+def follower_fetch(node, topic="t"):
+    part = m.FetchPartition(topic=topic, partition=0, fetch_offset=0)
     return m.FetchRequest(replica_id=node, max_wait_ms=0, partitions=[part])
 
 
@@ -112,6 +108,7 @@ BY_NODES = {
     ),
 }
 """Requests that only nodes send, by API, from a node of some id."""
+OF_NODES = [*BY_NODES.values(), partial(follower_fetch, topic=METADATA_TOPIC)]
 
 
 def enveloped(request, api):
@@ -146,7 +143,7 @@ def test_every_request_of_nodes_names_its_sender_or_is_an_envelope():
     """Otherwise a node could speak for another in it."""
     assert {row.api.name for row in rows() if not row.is_for_clients} == {*BY_NODES, "envelope"}
     assert {*IN_ENVELOPES} == ENVELOPED
-    for each in (*BY_NODES.values(), *IN_ENVELOPES.values()):
+    for each in (*OF_NODES, *IN_ENVELOPES.values()):
         check_sender(each(2), 2)
         with pytest.raises(Refused, match="a node speaks for itself alone"):
             check_sender(each(2), 3)
@@ -161,7 +158,7 @@ async def test_by_the_door_of_clients_nobody_is_a_node(nodes):
         assert await client.values() == [b"x"]
         named = {each.name for each in (await client.call(m.ApiVersionsRequest())).apis}
         assert {"fetch", "list_offsets"} == named & {*BY_NODES, "envelope"}
-        for request in (each(2) for each in (*BY_NODES.values(), metadata_fetch)):
+        for request in (each(2) for each in OF_NODES):
             assert await code_of(client, request) is DENIED, type(request)
         for api, each in IN_ENVELOPES.items():
             async with client_by(TcpNetwork(), node.port) as other:
@@ -176,7 +173,7 @@ async def test_a_node_speaks_for_itself_alone(nodes):
         new_node(SimDisk(), config) as node,
         client_by(second, internal_port(node)) as client,
     ):
-        for each in (*BY_NODES.values(), metadata_fetch):
+        for each in OF_NODES:
             assert await code_of(client, each(3)) is DENIED, each
             assert await code_of(client, each(2)) is not DENIED, each
         for api, each in IN_ENVELOPES.items():

@@ -10,11 +10,11 @@ import subprocess
 import sys
 
 import pytest
-from tries import few, some
+from tries import ALL, few, some
 
 from hightide_broker.simulation.replicated import run_seed
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "3"))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", 6 if ALL else 3))
 QUICK = 2
 """Like the next one."""
 

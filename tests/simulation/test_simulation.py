@@ -11,14 +11,14 @@ import sys
 
 import pytest
 import trio
-from tries import some
+from tries import ALL, some
 
 from hightide_broker.runtime.quorum import driver
 from hightide_broker.simulation import scheduler
 from hightide_broker.simulation.run import run_seed
 from hightide_broker.simulation.scheduler import SwitchMoved, check_switch, run_seeded
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", "5"))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", 11 if ALL else 5))
 
 
 def replay(seed, **environment):
