@@ -155,11 +155,14 @@ def shared_options(command: F) -> F:
 
 
 def run(function: Callable[..., Any], *args: Any) -> Any:
-    """Run an async function to its end; one exception leaves as itself, not as a group."""
+    """Run an async function to its end; one exception leaves as itself, not as a group.
+
+    Ctrl-C strikes it where it waits: between the lines it would strike at times where a block of a
+    client's is left, and what that has begun would never end."""
     import trio
 
     try:
-        return trio.run(function, *args)
+        return trio.run(function, *args, restrict_keyboard_interrupt_to_checkpoints=True)
     except BaseExceptionGroup as group:
         raise _only(group) from group
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hightide.protocol.errors import ApiError, ErrorCode, HightideError, did_you_mean
@@ -42,11 +41,11 @@ def meant(error: BaseException, bootstrap: str) -> str:
     naming, names = _KNOWN[error.code]
     if (named := naming.search(error.message)) is None:
         return ""
-    import trio
+    from hightide_cli.options import run
 
     try:
-        known = trio.run(partial(_ask, bootstrap, names))
-    except (HightideError, BaseExceptionGroup):
+        known = run(_ask, bootstrap, names)
+    except (HightideError, ExceptionGroup):
         return ""
     return did_you_mean(named[2], [name for name in known if name != named[2]])
 

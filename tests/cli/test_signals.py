@@ -1,7 +1,8 @@
 """A signal ends a block that holds something, wherever it strikes; and a command, while it is being
-imported.
+imported, or asks the cluster.
 
-Method: signals to this process; interpreters in which an import is interrupted.
+Method: signals to this process; interpreters in which an import is interrupted, or a command
+between any two of its instructions.
 """
 
 import signal
@@ -51,6 +52,59 @@ def test_what_ends_the_block_otherwise_is_not_another_signal():
         assert stop.is_set()
     with pytest.raises(ZeroDivisionError), ended_by(signal.SIGTERM):
         _ = 1 // 0
+
+
+STRUCK_BETWEEN_INSTRUCTIONS = """
+import signal
+import sys
+
+import hightide_cli.options
+
+left = 0
+
+
+def trace(frame, event, _):
+    global left
+    if frame.f_code.co_name not in {"ask_admin", "ask", "run"}:
+        return None
+    frame.f_trace_opcodes = True
+    if event == "opcode":
+        left -= 1
+        if left == 0:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+    return trace
+
+
+async def work(_):
+    await trio.lowlevel.checkpoint()
+
+
+def ask(number):
+    global left
+    left = number
+    sys.settrace(trace)
+    hightide_cli.options.ask("127.0.0.1:1", 1, work)
+    sys.settrace(None)
+
+
+import trio
+
+for number in range(1, 1000):
+    try:
+        ask(number)
+    except KeyboardInterrupt:
+        continue
+    if left > 0:
+        break  # it was the last
+sys.exit(not 40 < number < 1000)
+"""
+
+
+def test_an_interruption_between_any_two_instructions_ends_a_question_to_the_cluster():
+    program = [sys.executable, "-c", STRUCK_BETWEEN_INSTRUCTIONS]
+    ended = subprocess.run(program, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
