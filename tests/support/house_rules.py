@@ -7,6 +7,7 @@ import ast
 import gc
 import re
 import sys
+from collections import defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
@@ -189,12 +190,16 @@ FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 class Module(NamedTuple):
     """One file: where it lies from the top of the repository, and what it says; `nodes` are all of
-    its tree, walked once for all rules."""
+    its tree by their kind, walked once for all rules: a rule is about some kinds, and a million
+    nodes are of others."""
 
     path: str
     source: str
     tree: ast.Module
-    nodes: tuple[ast.AST, ...]
+    nodes: dict[type[ast.AST], list[ast.AST]]
+
+    def of(self, *kinds):
+        return [node for kind in kinds for node in self.nodes.get(kind, ())]
 
     @property
     def in_house(self):
@@ -211,7 +216,16 @@ class Module(NamedTuple):
 
 def parse(path, source):
     tree = ast.parse(source, filename=path)
-    return Module(path, source, tree, tuple(ast.walk(tree)))
+    nodes = defaultdict(list)
+    left = [tree]
+    for node in left:
+        nodes[type(node)].append(node)
+        for value in vars(node).values():
+            if isinstance(value, list):
+                left += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                left.append(value)
+    return Module(path, source, tree, nodes)
 
 
 @cache
@@ -228,18 +242,17 @@ def modules():
         gc.enable()
 
 
-def within(name, package):
-    return name == package or name.startswith(package + ".")
-
-
 def nearest(name, table):
     """The longest key of `table` that `name` lies in, or None."""
-    return max((key for key in table if within(name, key)), key=len, default=None)
+    while name and name not in table:
+        name = name.rpartition(".")[0]
+    return name or None
 
 
 def imports(module, nodes=None):
     """(line, dotted target, name it gets) of each import; `from a import b` counts as `a.b`."""
-    for node in module.nodes if nodes is None else nodes:
+    kinds = ast.Import, ast.ImportFrom, ast.Call
+    for node in module.of(*kinds) if nodes is None else nodes:
         match node:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 base = import_base(module, node)
@@ -339,16 +352,15 @@ def purity(module):
 
 def clock_reads(module):
     known_as = {name: target for _, target, name in imports(module)}
-    for node in module.nodes:
-        if isinstance(node, ast.Attribute):
-            head, _, rest = ast.unparse(node).partition(".")
-            if f"{known_as.get(head, head)}.{rest}" in CLOCK_READS:
-                yield node.lineno
+    for node in module.of(ast.Attribute):
+        head, _, rest = ast.unparse(node).partition(".")
+        if f"{known_as.get(head, head)}.{rest}" in CLOCK_READS:
+            yield node.lineno
 
 
 def lazy_imports(module):
     """Heavy libraries wait until they are needed, and the command line's first file stays light."""
-    client = within(module.name, "hightide") and not nearest(module.name, MAY_BE_HEAVY)
+    client = nearest(module.name, ["hightide"]) and not nearest(module.name, MAY_BE_HEAVY)
     light = LIGHT_MAIN.get(module.path)
     return [
         module.violation(line, f"import `{what}` inside the function that needs it")
@@ -372,8 +384,7 @@ def sizes(module):
             f"lines in {node.name}",
             FUNCTION_LINES_MAX,
         )
-        for node in module.nodes
-        if isinstance(node, FUNCTIONS)
+        for node in module.of(*FUNCTIONS)
     ]
     return [
         module.violation(at, f"{size} {what}: {limit} is the limit, split it")
@@ -393,8 +404,8 @@ def bans(module):
         for at, line in enumerate(module.source.split("\n"), 1)
         for word in LEFTOVERS.finditer(line)
     ]
-    may_print = not module.in_house or within(module.name, "hightide_cli")
-    for node in module.nodes:
+    may_print = not module.in_house or nearest(module.name, ["hightide_cli"])
+    for node in module.of(ast.Name, ast.Assert):
         match node:
             case ast.Name(id="print") if not may_print:
                 why = "`print`: only the command line talks; return, raise or log it"
@@ -418,11 +429,11 @@ def broad_excepts(module, allowed=ALLOWED_BROAD_EXCEPT):
 
 
 def catch_alls(module):
-    for node in module.nodes:
+    for node in module.of(ast.ExceptHandler, ast.Call):
         caught = []
         if isinstance(node, ast.ExceptHandler):
             caught = getattr(node.type, "elts", [node.type])
-        elif isinstance(node, ast.Call) and last_name(node.func) == "suppress":
+        elif last_name(node.func) == "suppress":
             caught = node.args
         if any(each is None or last_name(each) in CATCH_ALLS for each in caught):
             yield node.lineno
@@ -435,12 +446,12 @@ def stale_allowances(allowed, known):
 
 
 def set_order(module):
-    if not within(module.name, "hightide_broker.core"):
+    if not nearest(module.name, ["hightide_broker.core"]):
         return []
     return [
         module.violation(node.iter.lineno, "the order of a set is chance: sort it")
-        for node in module.nodes
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) and is_set(node.iter)
+        for node in module.of(ast.For, ast.AsyncFor, ast.comprehension)
+        if is_set(node.iter)
     ]
 
 

@@ -85,8 +85,8 @@ def comparisons(module):
     is_login = bool(nearest(module.name, LOGIN))
     return [
         module.violation(node.lineno, f"`{name}` is compared: hmac.compare_digest takes as long")
-        for node in (module.nodes if module.in_house else ())
-        if isinstance(node, ast.Compare) and any(isinstance(op, EQUALITY) for op in node.ops)
+        for node in (module.of(ast.Compare) if module.in_house else ())
+        if any(isinstance(op, EQUALITY) for op in node.ops)
         for name in secrets_among([node.left, *node.comparators], is_login=is_login)
     ]
 
@@ -133,10 +133,10 @@ def uses(module):
     """(line, what, what it does) of all that opens, imports or runs something."""
     of_constants = {
         id(node.func)
-        for node in module.nodes
-        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)
+        for node in module.of(ast.Call)
+        if node.args and isinstance(node.args[0], ast.Constant)
     }
-    for node in module.nodes:
+    for node in module.of(ast.Import, ast.ImportFrom, ast.Name, ast.Attribute):
         match node:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 for each in names:

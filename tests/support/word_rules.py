@@ -79,10 +79,10 @@ def plurals(module, allowed=ALLOWED):
     if any(path == each or path.startswith(f"{each}/") for each in allowed):
         return []
     found = []
-    for node in module.nodes:
+    for node in module.of(ast.JoinedStr, ast.Constant):
         if isinstance(node, ast.JoinedStr):
             found += [(node.lineno, word) for word in _in_text(node.values)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        elif isinstance(node.value, str):
             found += [(node.lineno, match[1]) for match in PRINTED.finditer(node.value)]
     return [f"{path}:{line}: `{word}` after a number: {INSTEAD}" for line, word in found]
 
