@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from patience import PATIENCE_S, size_of, wait_until
 from secure_run import WORDS
+from spark_support import noise_in
 from tries import ALL
 from warm_python import keep_spark_warm
 
@@ -140,6 +141,7 @@ def test_the_demo_ends_well_and_says_what_it_compared(finished):
     done, output, _ = finished
     assert done.returncode == 0, done.stderr
     assert "MISMATCH" not in done.stderr
+    assert noise_in(done.stderr) == []
     said = {}
     for line in done.stdout.splitlines():
         name, _, value = line.strip().partition("  ")

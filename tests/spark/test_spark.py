@@ -35,6 +35,7 @@ from secure_run import librdkafka_options, reaching, spark_options
 from spark_support import (  # noqa: F401
     batch_query,
     broker,
+    noise_in,
     numbered,
     own_broker,
     spark,
@@ -251,6 +252,7 @@ def plain_session(broker, topic, *, first="", **environment):
     )
 
 
+@LONG  # so does the one in which a task fails, in `test_spark_sink_queries.py`
 def test_a_plain_session_finds_the_format_without_registering_it(broker):
     topic = broker.topic()
     broker.fill(topic, numbered(0, 7))
@@ -292,24 +294,7 @@ spark.stop()
 """
 
 
-SAID_OF_EVERY_QUERY = (
-    "incubator modules",
-    "default log4j profile",
-    "Setting default log level",
-    "To adjust logging level",
-    "NativeCodeLoader",
-    "does not yet fully support pandas",
-    "spark.sql.adaptive.enabled is not supported",
-    "Failed to cancel job group",
-    # Of one that is stopped within a batch:
-    "BrokenPipeError",
-    "Aborting",
-    "aborting",
-    "TaskKilled",
-    "Incomplete task",
-)
-
-
+@LONG  # so do the demo and a pipeline that is told to stop
 def test_what_spark_says_of_every_query_is_not_said(broker, tmp_path):
     """Other words depend on how busy the machine is, as of a worker that is ended while it asks."""
     topic = broker.topic()
@@ -327,7 +312,7 @@ def test_what_spark_says_of_every_query_is_not_said(broker, tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert [said for said in SAID_OF_EVERY_QUERY if said in done.stderr] == []
+    assert noise_in(done.stderr) == []
 
 
 # -- what is refused -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import os
 from contextlib import closing
 
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_MS, PATIENCE_S
 from secure_run import direct, reaching, spark_options
 from tries import LONG
 
@@ -27,7 +27,7 @@ from spark_support import (  # noqa: F401
 )
 from test_spark_sink_queries import records_of
 
-from hightide.blocking import Producer
+from hightide.blocking import Consumer, Producer
 from hightide.spark.client import BlockingClient, client_for
 from hightide.spark.options import read_options
 from hightide.spark.source import HightideReader
@@ -39,10 +39,10 @@ LARGE = 10 << 20
 
 
 def send(broker, topic, *records, **options):
-    """(key, value, partition) of each; acknowledged."""
+    """(key, value, partition) of each; acknowledged, and where they are."""
     with Producer(**reaching(broker.address), **options) as producer:
         sent = [producer.send(topic, v, key=k, partition=p) for k, v, p in records]
-        return [delivery.result(PATIENCE_S) for delivery in sent]
+        return [delivery.result(PATIENCE_S).offset for delivery in sent]
 
 
 @LONG
@@ -98,13 +98,20 @@ def test_what_compaction_removed_is_neither_read_nor_waited_for(spark, compactin
     filler = (b"fill", os.urandom(500_000), 0)
     send(compacting, topic, (b"a", b"old", 0), (b"b", b"kept", 0), batch_size=1)
     send(compacting, topic, *[(b"a", b"old", 0)] * 20, filler, filler, filler, batch_size=1)
-    send(compacting, topic, (b"a", b"new", 0), *[filler] * 7)
+    *_, last = send(compacting, topic, (b"a", b"new", 0), *[filler] * 7)
 
-    def rows():
-        found = batch_query(spark, compacting, topic).where("key != 'fill'")
-        return sorted(tuple(map(bytes, row)) for row in found.select("key", "value").collect())
+    def is_compacted():
+        values = []
+        with Consumer(**reaching(compacting.address), partitions=[(topic, 0)]) as consumer:
+            consumer.seek(topic, 0, 0)
+            while consumer.position(topic, 0) < last + 1:
+                values += [record.value for record in consumer.poll(timeout_ms=PATIENCE_MS)]
+        return b"old" not in values
 
-    until(lambda: rows() == [(b"a", b"new"), (b"b", b"kept")], "it was compacted")
+    until(is_compacted, "it was compacted")
+    found = batch_query(spark, compacting, topic).where("key != 'fill'")
+    rows = sorted(tuple(map(bytes, row)) for row in found.select("key", "value").collect())
+    assert rows == [(b"a", b"new"), (b"b", b"kept")]
     with closing(Stream(spark, compacting, tmp_path / "c")) as stream:
         sink = stream.run(subscribe=topic, maxOffsetsPerTrigger=5)
     assert [row[3] for row in sink.rows if len(row[3]) < 10] == [b"kept", b"new"]

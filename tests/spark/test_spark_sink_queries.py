@@ -27,14 +27,16 @@ from spark_support import broker, logged, numbered, spark, until, until_ended  #
 from hightide.blocking import Admin, Consumer
 from hightide.protocol.messages import LATEST
 from hightide.spark import started
+from hightide.spark.builder import LOCAL_SETTINGS, SETTINGS
 
 pytestmark = [pytest.mark.spark, pytest.mark.live]
 
 COPY = """
 import json, sys
-from hightide.spark import session, started
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
-way, source, target, checkpoint, master, rows, mark = sys.argv[1:]
+way, settings, source, target, checkpoint, mark = sys.argv[1:]
 way = json.loads(way)
 
 
@@ -46,41 +48,41 @@ def fails_once(value):
     return value
 
 
-spark = session("copy", master)
+spark = SparkSession.builder.master("local[2,3]").config(map=json.loads(settings)).getOrCreate()
 frame = (
     spark.readStream.format("hightide")
     .options(**way)
     .option("subscribe", source)
     .option("startingOffsets", "earliest")
-    .option("maxOffsetsPerTrigger", rows)
     .load()
-    .select("key", "value")
+    .select("key", udf(fails_once, "binary")("value").alias("value"))
 )
-if mark:
-    from pyspark.sql.functions import udf
-    frame = frame.select("key", udf(fails_once, "binary")("value").alias("value"))
-query = started(
+query = (
     frame.writeStream.format("hightide")
     .options(**way)
     .option("topic", target)
     .option("checkpointLocation", checkpoint)
     .trigger(availableNow=True)
+    .start()
 )
 query.awaitTermination()
+print("imported", [name for name in sys.modules if name.startswith("hightide")])
 spark.stop()
 """
 
 
 @contextmanager
-def copy(broker, source, target, checkpoint, *, rows=500, master="local[2]", mark=""):
+def copy(broker, source, target, checkpoint, mark):
     """A process that copies a topic until it is copied; it ends with the block, and its JVM."""
-    way = json.dumps(spark_options(broker.address))
-    words = [way, source, target, checkpoint, master, rows, mark]
+    told = json.dumps(spark_options(broker.address)), json.dumps({**SETTINGS, **LOCAL_SETTINGS})
+    words = [*told, source, target, checkpoint, mark]
     process = subprocess.Popen(
         [sys.executable, "-c", COPY, *map(str, words)],
-        stdout=subprocess.DEVNULL,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        text=True,
     )
     try:
         yield process
@@ -247,14 +249,15 @@ def test_each_batch_of_a_function_is_stored_once(spark, broker, tmp_path):
 
 
 def test_a_task_that_fails_after_it_wrote_is_repeated_without_a_double(broker, tmp_path):
+    """In a session of Spark's own making, which finds the format: nothing of ours is imported."""
     source, target, mark = broker.topic(), broker.topic(2), tmp_path / "failed"
     broker.fill(source, numbered(0, 120_000), batch_size=1 << 20, linger_ms=50)
-    words = {"rows": 1_000_000, "master": "local[2,3]", "mark": mark}
-    with copy(broker, source, target, tmp_path / "checkpoint", **words) as process:
+    with copy(broker, source, target, tmp_path / "checkpoint", mark) as process:
         until(
             lambda: mark.exists() or process.poll() is not None,
             "the task fails, behind the first piece that it wrote",
         )
         assert mark.exists()
-        assert process.wait(PATIENCE_S) == 0
+        said, _ = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said) == (0, "imported []\n")
     assert sorted(values_of(broker, target)) == numbered(0, 120_000)

@@ -35,6 +35,27 @@ from hightide_cli.secure_cluster import CERTIFICATES, keys_of
 
 IDLE_S = 2.0
 FROM_START = {"startingOffsets": "earliest"}
+SAID_OF_EVERY_QUERY = (
+    "incubator modules",
+    "default log4j profile",
+    "Setting default log level",
+    "To adjust logging level",
+    "NativeCodeLoader",
+    "does not yet fully support pandas",
+    "spark.sql.adaptive.enabled is not supported",
+    "Failed to cancel job group",
+    # Of one that is stopped within a batch:
+    "BrokenPipeError",
+    "Aborting",
+    "aborting",
+    "TaskKilled",
+    "Incomplete task",
+)
+
+
+def noise_in(said):
+    """What a session begins with, and a query ends with, although all is well."""
+    return [words for words in SAID_OF_EVERY_QUERY if words in said]
 
 
 def until(condition, what, query=None, progress=lambda: None):
