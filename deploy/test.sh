@@ -4,9 +4,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${HIGHTIDE_VENV:-.venv}
-[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+if [ ! -x "$venv/bin/python" ]; then
+    python3 -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
+fi
 # Installed, not linked: Spark finds the format by itself only in an installed package.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
 "$venv/bin/python" -m pip uninstall -qq --disable-pip-version-check --yes hightide
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ".[demo,dev]"
 rm -rf build ./*.egg-info

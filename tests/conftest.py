@@ -14,7 +14,7 @@ from hypothesis.strategies import text
 from run_order import in_order
 from tries import leave_out_long, tries
 
-GARBAGE = 10_000
+GARBAGE = 50_000
 """So many new objects are worth a look of the collector; 700 by default, which takes a twelfth of
 the processor time of tests in one process."""
 

@@ -190,6 +190,12 @@ def what_there_is(cluster):
         ]
 
 
+@pytest.fixture(scope="module")
+def untouched(cluster):
+    """What there is as long as nothing changes it."""
+    return what_there_is(cluster)
+
+
 def misused(command, monkeypatch, words, address) -> Ended:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"no-separator\n")))
     return command(*words, HIGHTIDE_BOOTSTRAP=address, **variables(address))
@@ -202,9 +208,8 @@ def test_there_are_sixty():
 
 @pytest.mark.parametrize(("words", "code", "named"), MISUSES, ids=spoken)
 def test_a_misuse_is_one_sentence_and_changes_nothing(
-    command, monkeypatch, cluster, words, code, named
+    command, monkeypatch, cluster, untouched, words, code, named
 ):
-    before = what_there_is(cluster)
     ended = misused(command, monkeypatch, words, cluster.bootstrap)
     assert ended.code == code, ended
     assert ended.out == "", "nothing that a script could take for a result"
@@ -213,7 +218,7 @@ def test_a_misuse_is_one_sentence_and_changes_nothing(
     assert sentence.count("\n") <= 1, ended.err
     assert "Traceback" not in ended.err
     assert "Error(" not in ended.err
-    assert what_there_is(cluster) == before
+    assert what_there_is(cluster) == untouched
 
 
 def test_that_there_was_nothing_to_do_is_said(command, cluster):

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,6 +36,7 @@ TEXTS = [
 ]
 
 
+@cache
 def rendered(overlay):
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl: what kustomize makes of it is not looked at")
