@@ -116,7 +116,12 @@ def test_a_process_that_dies_fails_the_run_and_so_does_each_test_it_leaves(run):
     assert code == 1
     assert summary(said) == "2 failed, 10 passed"
     assert all("no process told how it went" in line for line in listed(said))
-    code, said = run({"test_dies.py": dies.replace("exit(0)", "exit(7)")}, workers=2)
+
+
+@LONG
+def test_a_process_that_fails_is_told_of_at_the_test_that_it_ended_with(run):
+    dies = "import os\ndef test_0(): pass\ndef test_1(): os._exit(7)\ndef test_2(): pass\n"
+    code, said = run({"test_dies.py": dies}, workers=2)
     assert code == 1
     assert "ended with 7, some time after this one" in said
 

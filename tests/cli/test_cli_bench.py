@@ -12,6 +12,7 @@ import json
 import pytest
 from benchkit import bench, commands_below  # noqa: F401
 from commands import hightide
+from tries import few
 
 from hightide_cli.failures import USAGE
 from hightide_cli.own_cluster import OwnCluster
@@ -73,7 +74,7 @@ def test_e2e_has_percentiles_in_their_order_and_above_the_floor(bench):
     assert told["ratio_to_socket"] == round(told["p50_ms"] / told["floor_socket_p50_ms"], 1)
 
 
-@pytest.mark.parametrize("words", [(), ("--flush", "synced"), ("--secure",)])
+@pytest.mark.parametrize("words", few([("--flush", "synced"), (), ("--secure",)], 1))
 def test_an_acknowledged_record_costs_few_turns_of_the_event_loops(bench, words):
     """A count, and no time, under TLS as well: a follower is woken by records and by a watermark,
     the leader by the record and by what two followers ask, each by the end of its sync. More would

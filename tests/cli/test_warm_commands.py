@@ -13,6 +13,7 @@ import pytest
 import warm_commands
 from commands import cold, environment
 from patience import PATIENCE_S
+from tries import few
 from warm_commands import NODE
 
 from hightide_cli import processes
@@ -27,15 +28,18 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [
-        (["--help"], 0),
-        (["ps", "--data", "data"], 0),
-        (["storage", "info", "--set", "log.dirs=data"], 4),
-        (["certs", "show", "data"], 2),
-        (["topics", "list", "--no-such-thing"], 2),
-        (["errors", "NOT_LEADER_OR_FOLLOWER"], 0),
-        (["sim", "replay", "11", "-J"], 0),
-    ],
+    few(
+        [
+            (["--help"], 0),
+            (["ps", "--data", "data"], 0),
+            (["storage", "info", "--set", "log.dirs=data"], 4),
+            (["certs", "show", "data"], 2),
+            (["topics", "list", "--no-such-thing"], 2),
+            (["errors", "NOT_LEADER_OR_FOLLOWER"], 0),
+            (["sim", "replay", "11", "-J"], 0),
+        ],
+        3,
+    ),
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_forked_command_says_and_does_what_a_fresh_one_does(tmp_path, words, code):

@@ -94,7 +94,7 @@ async def test_a_member_that_stays_keeps_what_it_reads_when_the_group_is_coopera
 @BOTH
 @pytest.mark.parametrize(
     "beats",
-    few([(300, 300), (1500, 200), (200, 1500)], 2),
+    few([(300, 300), (1500, 200), (200, 1500)], 1),
 )
 @virtual
 async def test_a_rebalance_comes_to_rest(assignor, beats):

@@ -125,7 +125,7 @@ COMMAND = "from hightide_cli.main import main\nmain()\n"
             ["brokers", "list"],
             ["partitions", "elect", "--all"],
         ],
-        3,
+        2,
     ),
     ids=lambda words: words[0],
 )
@@ -153,7 +153,7 @@ def test_a_variable_that_nobody_reads_is_named_and_harms_nothing(address, monkey
 
 
 @pytest.mark.parametrize(
-    "words", few([["up"], ["ps"], ["server", "start"], ["doctor"]], 2), ids=str
+    "words", few([["up"], ["ps"], ["server", "start"], ["doctor"]], 1), ids=str
 )
 def test_what_needs_unix_says_so_in_a_sentence(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -81,7 +81,7 @@ def test_lanes_are_what_the_brokers_say(tab, cluster):
 
 @pytest.mark.parametrize(
     ("path", "scheme"),
-    few([*((path, "light") for path in PAGES), *((path, "dark") for path in DARK)], 8),
+    few([*((path, "light") for path in PAGES), *((path, "dark") for path in DARK)], 5),
 )
 def test_every_page_can_be_heard_and_fits_a_phone(chromium, console, path, scheme):
     from axe_playwright_python.sync_playwright import Axe

@@ -230,7 +230,6 @@ WORST = [
     "HightideBrokerDown",
     "HightideOfflinePartitions",
     "HightideUnderMinIsr",
-    "HightideUnderReplicated",
     "HightideCorruption",
     "HightideDiskLow",
 ]

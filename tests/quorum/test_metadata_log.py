@@ -16,6 +16,7 @@ import pytest
 import trio
 from brokers import FakeClock
 from logkit import BreakingDisk, PowerFailure
+from tries import few
 
 from hightide.protocol.errors import ErrorCode, Refused
 from hightide_broker.core.cluster.changes import AnyChange, FenceBroker
@@ -34,7 +35,7 @@ from hightide_broker.storage.snapshots import (
 
 HERE = "data/__cluster_metadata-0"
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=150)
-FATES = [None, *range(4)]
+FATES = few([None, *range(4)], 3)
 """How the process ends: None is `kill -9`, a number is a power loss with this seed."""
 
 

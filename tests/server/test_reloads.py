@@ -17,6 +17,7 @@ from brokers import settings
 from certificates import Authority, replace
 from patience import PATIENCE_S
 from test_doors import client_by, inside, internal_port, outside
+from tries import few
 
 from hightide.net.ports import SystemClock
 from hightide.net.tcp import listen
@@ -80,7 +81,7 @@ async def reloading(tmp_path, of):
         yield found
 
 
-@pytest.mark.parametrize("of", PEERS)
+@pytest.mark.parametrize("of", few(PEERS, 1))
 async def test_who_is_in_stays_in_and_is_served(tmp_path, of, caplog):
     async with (
         reloading(tmp_path, of) as node,

@@ -7,7 +7,7 @@ import pytest
 from mutants import MUTANTS
 from mutation import chosen, hunt, quiet_logs  # noqa: F401
 from test_simulation import SEEDS
-from tries import few
+from tries import LONG, few
 
 from hightide_broker.simulation.run import run_seed
 
@@ -40,6 +40,7 @@ def test_the_mutant_is_noticed(name):
         hunt(run_seed, NOTICED_BY[name])
 
 
+@LONG
 @pytest.mark.slow
 def test_without_a_mutant_the_same_seeds_keep_every_promise():
     """Those that `test_simulation.py` does not run anyway."""

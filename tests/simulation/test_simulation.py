@@ -11,7 +11,7 @@ import sys
 
 import pytest
 import trio
-from tries import ALL, some
+from tries import ALL, LONG, some
 
 from hightide_broker.runtime.quorum import driver
 from hightide_broker.simulation import scheduler
@@ -44,6 +44,7 @@ def test_different_seeds_have_different_histories():
     assert len({run_seed(seed).fingerprint for seed in (11, 17, 18)}) == 3
 
 
+@LONG
 @pytest.mark.slow
 def test_a_planted_accident_changes_the_history(monkeypatch):
     """What the test above would notice: something that no seed decides."""

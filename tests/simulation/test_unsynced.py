@@ -9,8 +9,9 @@ from functools import partial
 
 import pytest
 from election_mutants import MUTANTS
-from mutation import hunt, quiet_logs  # noqa: F401
+from mutation import chosen, hunt, quiet_logs  # noqa: F401
 from test_replicated import SEEDS
+from tries import LONG
 
 from hightide_broker.simulation.replicated import run_seed
 
@@ -36,6 +37,7 @@ def test_every_promise_is_kept_and_something_may_be_lost():
     assert any(outcome.counts["lost"] for outcome in outcomes)
 
 
+@LONG
 def test_what_was_decided_before_power_went_may_be_known_after_it():
     """One of two was killed, and the other one was in sync alone, as nobody had heard yet when it
     lost its power: what only the first has on its disk is lost if it comes back too late."""
@@ -44,7 +46,7 @@ def test_what_was_decided_before_power_went_may_be_known_after_it():
 
 
 @pytest.mark.usefixtures("quiet_logs")
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", chosen(MUTANTS))
 def test_the_mutant_is_noticed(name):
     with MUTANTS[name]():
         hunt(partial(run_seed, unsynced=True), NOTICED_BY[name])

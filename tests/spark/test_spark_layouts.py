@@ -81,7 +81,7 @@ AGAIN = {"run": "another run"}
 WAYS = [(batch, count) for batch in (0, 1) for count in (1, 2, 3, 7)]
 
 
-@pytest.mark.parametrize(("batch", "count"), few(WAYS, 3))
+@pytest.mark.parametrize(("batch", "count"), few(WAYS, 2))
 def test_a_batch_is_completed_whichever_tasks_have_its_rows_now(target, batch, count):
     """Two tasks had begun it, one with rows of the middle and one with those of the end."""
     if batch:
@@ -277,6 +277,7 @@ def test_partitions_that_were_added_meanwhile_may_hold_rows_of_an_earlier_run(ta
     assert everything(target) == [*range(20)]
 
 
+@LONG
 def test_a_refusal_that_has_much_to_say_is_kept(target):
     target.admin.create_partitions(target.name, 40)
     named = pa.record_batch(

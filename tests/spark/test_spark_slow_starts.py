@@ -178,7 +178,7 @@ except {under_way}:
             ("EOFError", "KeyError", "KeyError"),
             ("ValueError", "BrokenPipeError", "BrokenPipeError"),
         ],
-        2,
+        1,
     ),
 )
 def test_a_source_that_spark_has_left_says_nothing_of_its_closed_socket(under_way, last, told):

@@ -26,6 +26,7 @@ from logkit import (
     stop,
     sync,
 )
+from tries import some
 
 from hightide.protocol.records import CRC_FROM, HEADER_BYTES, crc32c
 from hightide_broker.simulation.disk import SimDisk
@@ -263,7 +264,7 @@ def test_a_flipped_bit_in_an_offset_index_is_harmless(recovery_point):
     size = len(disk.read_file(path_of(0, "index")))
     assert size >= 32
     for position in range(size):
-        for bit in range(8):
+        for bit in some(range(8), position):
             disk = SimDisk()
             stored_log(disk, 3 * PER_SEGMENT)
             disk.corrupt(path_of(0, "index"), position, bit)

@@ -70,7 +70,7 @@ class Fate(NamedTuple):
             disk.crash(random.Random(self.seed))
 
 
-FATES = few([Fate(), *(Fate(seed, names) for names in (False, True) for seed in range(4))], 4)
+FATES = few([Fate(), *(Fate(seed, names) for names in (False, True) for seed in range(4))], 3)
 
 
 def log_of_three_segments(disk: SimDisk) -> Log:

@@ -33,7 +33,7 @@ from logkit import (
     reopen,
     sync,
 )
-from tries import tries
+from tries import few, tries
 
 from hightide.protocol.records import iter_batches
 from hightide_broker.simulation.disk import SimDisk
@@ -233,6 +233,8 @@ def test_a_power_loss_after_cuts_across_segments_leaves_a_prefix_too(history, se
 # --- (b) a flipped bit --------------------------------------------------------------------------
 
 FEW = LogConfig(segment_bytes=1100, index_interval_bytes=150)
+MANY_CUTS = 200
+"""Of a file of a thousand bytes."""
 STAMPED = [*range(8), *range(12, 16)]
 """Bytes of a header that no checksum covers: the base offset and the leader epoch."""
 
@@ -394,7 +396,7 @@ def test_a_sealed_segment_may_be_cut_at_any_byte_and_ends_the_log(number):
     for each in stored:
         if int(name[:20]) <= each.base_offset < int(logs[number + 1][:20]):
             whole.add(max(whole) + len(each.data))
-    for size in range(len(files[name])):
+    for size in few(range(len(files[name])), MANY_CUTS):
         disk = disk_of({**files, name: files[name][:size]})
         log = reopen(disk, recovery_point=int(name[:20]), config=FEW)
         found = contents(log)
@@ -411,7 +413,7 @@ def test_a_sealed_segment_may_be_cut_at_any_byte_and_ends_the_log(number):
 def test_a_cut_after_an_orderly_stop_is_damage_at_any_byte_and_changes_nothing(number):
     files, stored = sound_files()
     name = sorted(each for each in files if each.endswith(".log"))[number]
-    for size in range(len(files[name])):
+    for size in few(range(len(files[name])), MANY_CUTS):
         disk = disk_of({**files, name: files[name][:size]})
         with pytest.raises(LogDamaged):
             reopen(disk, clean=True, recovery_point=stored[-1].next_offset, config=FEW)
