@@ -39,7 +39,8 @@ ARCHIVE = pytest.StashKey[subprocess.Popen]()
 def pytest_configure(config):
     if config.option.workers:
         config.pluginmanager.register(forked_workers)
-        config.stash[ARCHIVE] = brief_jvm.begin()
+        if config.option.archive:
+            config.stash[ARCHIVE] = brief_jvm.begin()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -70,6 +71,12 @@ def pytest_addoption(parser):
         type=int,
         default=0,
         help="run so many files at a time, each in a process of so many; 0: all in this one",
+    )
+    parser.addoption(
+        "--no-archive",
+        action="store_false",
+        dest="archive",
+        help="write no archive of Spark's classes: no other run will be in this environment",
     )
     parser.addoption(
         "--rewrite",
