@@ -212,6 +212,10 @@ def seek(
         ways = ", ".join(f"--{name.replace('_', '-')}" for name in _WAYS)
         raise click.UsageError(f"give one of {ways}")
     places = [_place(text) for text in topics]
+    if how[
+        "from_file"
+    ]:  # before anything is asked: it may be a pipe, and somebody waits for Ctrl-C
+        how["from_file"] = _read_offsets(how["from_file"])
     rows = ask(bootstrap, timeout_s, _seek, group, places, chosen[0], how)
     show(rows, output, columns=["topic", "partition", "committed", "new"], key="new")
     for row in rows:
@@ -245,7 +249,7 @@ async def _seek(
 ) -> list[dict[str, Any]]:
     await _refuse_if_live(admin, group)
     if way == "from_file":
-        return await _seek_saved(admin, group, _read_offsets(how[way]), yes=how["yes"])
+        return await _seek_saved(admin, group, how[way], yes=how["yes"])
     options: dict[str, Any] = {
         "to_start": {"to": "start"},
         "to_end": {"to": "end"},

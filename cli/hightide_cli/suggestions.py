@@ -45,7 +45,7 @@ def meant(error: BaseException, bootstrap: str) -> str:
 
     try:
         known = run(_ask, bootstrap, names)
-    except (HightideError, ExceptionGroup):
+    except (HightideError, OSError, ExceptionGroup):
         return ""
     return did_you_mean(named[2], [name for name in known if name != named[2]])
 

@@ -4,6 +4,7 @@ Method: commands as processes of their own against a cluster of this process.
 """
 
 import json
+import os
 import signal
 import subprocess
 from contextlib import closing
@@ -170,6 +171,19 @@ def test_seek_takes_single_partitions_shifts_and_files(run, group, tmp_path):
     run("groups", "seek", group, "--from-file", saved, "--yes")
     found = rows(run("groups", "lag", group, "-o", "json"))
     assert {r["partition"]: r["committed"] for r in found if r["topic"] == "orders"} == before
+
+
+def test_a_file_of_offsets_may_be_a_pipe_and_whoever_waits_for_it_hears_ctrl_c(cluster, tmp_path):
+    saved = tmp_path / "saved"
+    os.mkfifo(saved)
+    words = [*COMMAND, "groups", "seek", "g", "--from-file", str(saved), "--yes"]
+    with (
+        subprocess.Popen(words, stderr=subprocess.PIPE, env=environment(cluster.bootstrap)) as it,
+        saved.open("w"),  # once it is read
+    ):
+        it.send_signal(signal.SIGINT)
+        said = it.stderr.read()
+    assert (it.returncode, b"Traceback" in said) == (130, False)
 
 
 @pytest.mark.parametrize(
