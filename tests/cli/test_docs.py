@@ -20,7 +20,7 @@ from commands import environment
 from commands import hightide as run
 from patience import PATIENCE_S
 from secure_run import WORDS
-from tries import LONG, few
+from tries import few
 
 import hightide
 from hightide_cli.main import cli
@@ -196,7 +196,6 @@ def site(tmp_path_factory):
     return target
 
 
-@LONG
 @pytest.mark.slow
 def test_the_reference_names_all_there_is(site):
     anchors = Links(site / "hightide.html").anchors
@@ -206,7 +205,6 @@ def test_the_reference_names_all_there_is(site):
     assert "Producer.send" in Links(site / "hightide/blocking.html").anchors
 
 
-@LONG
 @pytest.mark.slow
 @pytest.mark.parametrize("room", ["hightide", "hightide.blocking", "hightide.testing"])
 def test_the_reference_shows_what_a_class_has_from_one_that_is_not_shown(site, room):
@@ -225,7 +223,6 @@ def test_the_reference_shows_what_a_class_has_from_one_that_is_not_shown(site, r
     assert sorted(methods - Links(site / f"{room.replace('.', '/')}.html").anchors) == []
 
 
-@LONG
 @pytest.mark.slow
 def test_the_guide_shows_pictures_that_a_script_made(site):
     shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (GUIDE / "replication.md").read_text())
@@ -236,7 +233,6 @@ def test_the_guide_shows_pictures_that_a_script_made(site):
     assert page.count('src="data:image/png;base64,') == len(shown)
 
 
-@LONG
 @pytest.mark.slow
 def test_every_link_leads_somewhere(site):
     pages = {page: Links(page) for page in site.rglob("*.html")}

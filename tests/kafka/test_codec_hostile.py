@@ -29,8 +29,9 @@ ENDS = [
     pytest.param(api, version, side, id=f"{api.name}-{version}-{side}")
     for api in API_BY_KEY.values()
     for version in sorted({api.versions.first, api.versions.last})
-    for side in some(SIDES, api.key + version)
+    for side in (SIDES if version == api.versions.last else some(SIDES, 0))
 ]
+"""What strangers send, and the newest of what is answered."""
 
 
 @pytest.mark.parametrize(("api", "version", "side"), ENDS)

@@ -152,10 +152,14 @@ def test_the_limit_is_what_may_be_inflated_and_not_a_byte_more(codec: str) -> No
 
 
 BOMBS = [
-    (codec, announced)
-    for number, codec in enumerate(["gzip", "lz4", "zstd"])
-    for announced in (number % 2 == 0, number % 2 == 1)
+    ("zstd", False),
+    ("gzip", True),
+    ("lz4", False),
+    ("gzip", False),
+    ("zstd", True),
+    ("lz4", True),
 ]
+"""A codec, and whether what is sent says how large it gets: who says so is refused by that."""
 
 
 def bomb(codec: str, *, announced: bool) -> bytes:

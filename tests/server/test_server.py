@@ -280,7 +280,7 @@ def of_type(kind):
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 def test_any_fields_of_a_request_get_an_answer_or_a_typed_error(api):
     @given(st.lists(of_type(api.request), min_size=1, max_size=4))
-    @settings(max_examples=tries(16), deadline=None)
+    @settings(max_examples=tries(25), deadline=None)
     def run(bodies):
         trio.run(ask, api.name, bodies)
 

@@ -294,7 +294,7 @@ spark.stop()
 """
 
 
-@LONG  # so do the demo and a pipeline that is told to stop
+@LONG  # nor in the demo, which stops its queries while they are at work
 def test_what_spark_says_of_every_query_is_not_said(broker, tmp_path):
     """Other words depend on how busy the machine is, as of a worker that is ended while it asks."""
     topic = broker.topic()

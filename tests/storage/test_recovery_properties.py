@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import struct
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import example, given, settings
@@ -369,6 +369,12 @@ def test_a_flipped_bit_beside_the_segments_costs_no_record_and_skips_none(flip, 
 # --- (c) a cut at any byte ----------------------------------------------------------------------
 
 
+def cuts_of(data):
+    """To how many bytes a file of batches is cut: some all over it, and wherever one ends."""
+    ends = accumulate(len(batch) for _, batch in iter_batches(data))
+    return sorted({*few(range(len(data)), MANY_CUTS), *ends} - {len(data)})
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_last_segment_may_be_cut_at_any_byte(which):
     files, stored = sound_files()
@@ -396,7 +402,7 @@ def test_a_sealed_segment_may_be_cut_at_any_byte_and_ends_the_log(number):
     for each in stored:
         if int(name[:20]) <= each.base_offset < int(logs[number + 1][:20]):
             whole.add(max(whole) + len(each.data))
-    for size in few(range(len(files[name])), MANY_CUTS):
+    for size in cuts_of(files[name]):
         disk = disk_of({**files, name: files[name][:size]})
         log = reopen(disk, recovery_point=int(name[:20]), config=FEW)
         found = contents(log)
@@ -413,7 +419,7 @@ def test_a_sealed_segment_may_be_cut_at_any_byte_and_ends_the_log(number):
 def test_a_cut_after_an_orderly_stop_is_damage_at_any_byte_and_changes_nothing(number):
     files, stored = sound_files()
     name = sorted(each for each in files if each.endswith(".log"))[number]
-    for size in few(range(len(files[name])), MANY_CUTS):
+    for size in cuts_of(files[name]):
         disk = disk_of({**files, name: files[name][:size]})
         with pytest.raises(LogDamaged):
             reopen(disk, clean=True, recovery_point=stored[-1].next_offset, config=FEW)
