@@ -212,9 +212,7 @@ def seek(
         ways = ", ".join(f"--{name.replace('_', '-')}" for name in _WAYS)
         raise click.UsageError(f"give one of {ways}")
     places = [_place(text) for text in topics]
-    if how[
-        "from_file"
-    ]:  # before anything is asked: it may be a pipe, and somebody waits for Ctrl-C
+    if how["from_file"]:  # before anybody is asked: it may be a pipe, and Ctrl-C ends that
         how["from_file"] = _read_offsets(how["from_file"])
     rows = ask(bootstrap, timeout_s, _seek, group, places, chosen[0], how)
     show(rows, output, columns=["topic", "partition", "committed", "new"], key="new")
