@@ -369,10 +369,14 @@ def test_a_flipped_bit_beside_the_segments_costs_no_record_and_skips_none(flip, 
 # --- (c) a cut at any byte ----------------------------------------------------------------------
 
 
+def ends_of(data):
+    """Where the batches of a file end."""
+    return accumulate(len(batch) for _, batch in iter_batches(data))
+
+
 def cuts_of(data):
     """To how many bytes a file of batches is cut: some all over it, and wherever one ends."""
-    ends = accumulate(len(batch) for _, batch in iter_batches(data))
-    return sorted({*few(range(len(data)), MANY_CUTS), *ends} - {len(data)})
+    return sorted({*few(range(len(data)), MANY_CUTS), *ends_of(data)} - {len(data)})
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -398,10 +402,7 @@ def test_a_sealed_segment_may_be_cut_at_any_byte_and_ends_the_log(number):
     files, stored = sound_files()
     logs = sorted(each for each in files if each.endswith(".log"))
     name = logs[number]
-    whole = {0}
-    for each in stored:
-        if int(name[:20]) <= each.base_offset < int(logs[number + 1][:20]):
-            whole.add(max(whole) + len(each.data))
+    whole = {0, *ends_of(files[name])}
     for size in cuts_of(files[name]):
         disk = disk_of({**files, name: files[name][:size]})
         log = reopen(disk, recovery_point=int(name[:20]), config=FEW)
