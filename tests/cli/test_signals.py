@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S
+from strikes import STRIKES
 
 from hightide_cli.signals import ended_by, told_to_stop
 
@@ -55,54 +56,27 @@ def test_what_ends_the_block_otherwise_is_not_another_signal():
 
 
 STRUCK_BETWEEN_INSTRUCTIONS = """
-import signal
-import sys
+from hightide_cli.options import ask
 
-import hightide_cli.options
-
-left = 0
-
-
-def trace(frame, event, _):
-    global left
-    if frame.f_code.co_name not in {"ask_admin", "ask", "run"}:
-        return None
-    frame.f_trace_opcodes = True
-    if event == "opcode":
-        left -= 1
-        if left == 0:
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGINT)
-    return trace
+strike = Strike({"opcode"}, {"ask_admin", "ask", "run"})
 
 
 async def work(_):
     await trio.lowlevel.checkpoint()
 
 
-def ask(number):
-    global left
-    left = number
-    sys.settrace(trace)
-    hightide_cli.options.ask("127.0.0.1:1", 1, work)
+def question(number):
+    strike.aim(number)
+    ask("127.0.0.1:1", 1, work)
     sys.settrace(None)
 
 
-import trio
-
-for number in range(1, 1000):
-    try:
-        ask(number)
-    except KeyboardInterrupt:
-        continue
-    if left > 0:
-        break  # it was the last
-sys.exit(not 40 < number < 1000)
+strike.at_every_place(question, least=41)
 """
 
 
 def test_an_interruption_between_any_two_instructions_ends_a_question_to_the_cluster():
-    program = [sys.executable, "-c", STRUCK_BETWEEN_INSTRUCTIONS]
+    program = [sys.executable, "-c", STRIKES + STRUCK_BETWEEN_INSTRUCTIONS]
     ended = subprocess.run(program, capture_output=True, timeout=PATIENCE_S, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
 

@@ -11,6 +11,7 @@ import sys
 import pytest
 import trio
 from patience import PATIENCE_S
+from strikes import STRIKES
 
 from hightide.net.background import open_background
 
@@ -53,39 +54,6 @@ for step in range(1, 9):
         struck += 1
 sys.exit(struck < 3)
 """
-STRIKES = """
-import signal, sys, trio
-
-
-class Strike:
-    def __init__(self, events, names):
-        self.events, self.names = events, names
-
-    def aim(self, number):
-        self.left = number
-        sys.settrace(self.trace)
-
-    def trace(self, frame, event, argument):
-        if frame.f_code.co_name not in self.names:
-            return None
-        if event in self.events:
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
-        return self.trace
-
-    def at_every_place(self, main, *args, least):
-        number = 1
-        while True:
-            try:
-                trio.run(main, number, *args)
-                break  # it was the last place
-            except KeyboardInterrupt:
-                number += 1
-        sys.exit(number < least)
-"""
-"""`main` aims at the place of a number: a line of these functions, or a call of them."""
 STRUCK_AT_LINES = """
 from hightide.net.background import open_background, start
 
@@ -101,7 +69,7 @@ async def main(line):
             await trio.sleep_forever()
 
 
-strike.at_every_place(main, least=10)
+strike.at_every_place(partial(trio.run, main), least=10)
 """
 STRUCK_AT_THE_ENDS_OF_BLOCKS = """
 import hightide
@@ -117,7 +85,7 @@ async def main(call):
     await trio.lowlevel.checkpoint()  # where it is heard of at the latest
 
 
-strike.at_every_place(main, least=6)
+strike.at_every_place(partial(trio.run, main), least=6)
 """
 STRUCK_WHILE_IT_JOINS = """
 import hightide
@@ -137,7 +105,7 @@ async def main(line, address):
 with BlockingCluster(1) as cluster:
     with hightide.blocking.Admin(cluster.bootstrap) as admin:
         admin.create_topic("t", partitions=1, replication_factor=1)
-    strike.at_every_place(main, cluster.bootstrap, least=20)
+    strike.at_every_place(partial(trio.run, main), cluster.bootstrap, least=20)
 """
 PROGRAMS = {
     "steps": STRUCK_AT_STEPS,
