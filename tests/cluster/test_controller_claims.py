@@ -56,10 +56,13 @@ class Disks(RuleBasedStateMachine):
 
     @rule()
     def commit(self):
-        """A record more: on every member of the ISR, and on its disk if the topic says so."""
+        """A record more, unless somebody else may yet lead: on every member of the ISR, and on its
+        disk if the topic says so."""
         state = self.state
+        if state.leader == NONE or state.is_contested:
+            return
         min_isr = self.cluster.image.setting("a", MIN_ISR)
-        if state.leader != NONE and len(state.isr) >= min(min_isr, len(BROKERS)):
+        if len(state.isr) >= min(min_isr, len(BROKERS)):
             self.committed += 1
             for broker in state.isr:
                 self.ends[broker] = self.committed
@@ -182,3 +185,15 @@ def test_a_claim_is_never_more_than_what_a_disk_holds() -> None:
     run_state_machine_as_test(
         Disks, settings=settings(max_examples=tries(300), stateful_step_count=40, deadline=None)
     )
+
+
+def test_who_left_is_not_let_go_for_a_member_whose_replica_is_offline():
+    """As one run found: the leader has seen all of a replica that failed just then, and takes it in
+    for another one."""
+    disks = Disks()
+    disks.alter(("min_insync_replicas", "2"))
+    disks.report_offline(1)
+    disks.alter_isr({1, 2})
+    assert (disks.state.isr, disks.state.elr, disks.state.is_contested) == ((1, 2), (3,), True)
+    disks.commit()
+    disks.who_is_in_sync_or_eligible_or_leads_has_all_that_is_committed()
