@@ -8,9 +8,11 @@ if [ ! -x "$venv/bin/python" ]; then
     python3 -m venv "$venv"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
 fi
-# Installed, not linked: Spark finds the format by itself only in an installed package.
-"$venv/bin/python" -m pip uninstall -qq --disable-pip-version-check --yes hightide
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ".[demo,dev]"
+# Installed, not linked: Spark finds the format by itself only in an installed package. What builds it is
+# in the environment already: one of its own for each build would be a third of this step.
+pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+"${pip[@]}" "setuptools>=77"
+"${pip[@]}" --no-build-isolation ".[demo,dev]"
 rm -rf build ./*.egg-info
 # What pytest makes of the tests is kept for the next run.
 unset PYTHONDONTWRITEBYTECODE

@@ -31,6 +31,7 @@ settings.load_profile("house")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 warm_commands.warm_nodes()
+gc.set_threshold(GARBAGE)  # while tests are collected, too: it is a fourth of what that takes
 
 ARCHIVE = pytest.StashKey[subprocess.Popen]()
 """What writes the archive of Spark's classes, beside the collection of a run by several."""
@@ -57,7 +58,6 @@ def pytest_collection_finish(session):
     live for a minute."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GARBAGE)
     if writing := session.config.stash.get(ARCHIVE, None):
         text().validate()  # all of Unicode is gone through once
         writing.wait()
