@@ -20,7 +20,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from hightide_broker.runtime.base.watermark import Wake, Watermark
 
-KEPT_MAX = 64
+KEPT_MAX = 8
 """How many wishes nobody has any more may stand in the heap."""
 
 
@@ -213,11 +213,11 @@ def test_the_nearest_is_still_woken_first_when_others_were_forgotten() -> None:
 
 async def test_cancelled_waiters_go_with_the_step_that_passes_them() -> None:
     watermark = Watermark()
-    for threshold in range(1, 21):
+    for threshold in range(1, 8):
         await give_up_waiting(watermark, threshold)
-    assert waiting(watermark) == 20
-    watermark.advance(15)
-    assert waiting(watermark) == 5
+    assert waiting(watermark) == 7
+    watermark.advance(5)
+    assert waiting(watermark) == 2
 
 
 async def test_a_cancelled_waiter_takes_nobody_with_it(nursery) -> None:

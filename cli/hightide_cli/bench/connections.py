@@ -35,7 +35,12 @@ OTHER_FILES = 100
 @secure_option
 @output_option
 def connections(numbers: list[int], data: Path | None, secure: bool, output: str) -> None:
-    """What idle connections cost one broker: each asks one question, and then says nothing."""
+    """What idle connections cost one broker: each asks one question, and then says nothing.
+
+    What many took the broker gives back within a minute after they have closed; that is waited for.
+    """
+    from hightide_cli.settling import GONE, LOOK_S
+
     if (limit := raise_open_files_limit()) < (count := numbers[-1] + OTHER_FILES):
         raise click.UsageError(f"{count} open files are needed, `ulimit -Hn` allows {limit}")
     rows: list[dict[str, Any]] = []
@@ -44,7 +49,7 @@ def connections(numbers: list[int], data: Path | None, secure: bool, output: str
         for number in numbers:
             say(counted(number, "connection"))
             seconds, during = run(_held, cluster, number)
-            time.sleep(SETTLING_S)
+            time.sleep(SETTLING_S + (LOOK_S if number >= GONE else 0))
             rows.append(
                 {
                     "bench": "connections",

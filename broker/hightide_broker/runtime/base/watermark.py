@@ -15,6 +15,8 @@ from hightide.protocol.errors import Refused
 from hightide_broker.runtime.base.agenda import Act, Agenda
 
 _NEVER = float("inf")
+_LOOK_EVERY = 8
+"""After so many wishes those that nobody has any more are looked for."""
 
 
 class Waker(Protocol):
@@ -100,7 +102,7 @@ class Watermark:
             return
         self._order += 1
         heapq.heappush(self._heap, (threshold, self._order, wake))
-        if self._order % 64 == 0:
+        if self._order % _LOOK_EVERY == 0:
             # Who gave up would stand here until the threshold is passed, which may be never.
             self._forget_the_gone()
 
