@@ -18,7 +18,7 @@ DISTINCT = 1000
 """So many different values, again and again: enough that nothing can be told by looking at one."""
 REPLICAS = 3
 BATCH_BYTES = 1_000_000
-"""The default of librdkafka; hightide's is 256 KiB, that of Kafka's Java client 16 KiB."""
+"""The default of librdkafka; hightide's is 512 KiB, that of Kafka's Java client 16 KiB."""
 POLL_RECORDS = 10_000
 """The most that one call of a consumer returns, in both."""
 PATIENCE_S = 120.0

@@ -64,7 +64,7 @@ def bench_options(command: Any) -> Any:
         ),
         click.option("--record-size", type=click.IntRange(min=0), default=100, show_default=True),
         click.option(
-            "--batch-size", type=click.IntRange(min=1), default=256 << 10, show_default=True
+            "--batch-size", type=click.IntRange(min=1), default=512 << 10, show_default=True
         ),
         click.option(
             "--acks", type=click.Choice(["0", "1", "all"]), default="1", show_default=True
