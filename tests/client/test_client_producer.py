@@ -211,8 +211,9 @@ async def test_a_record_that_can_never_be_sent_is_refused_at_once(one, knob):
     assert await one.values() == [b"x" * 500]
 
 
-async def test_a_batch_larger_than_the_topic_allows_is_split_and_loses_nothing(one):
-    await one.client.alter({"max.message.bytes": "1000"})
+@pytest.mark.parametrize("limit", ["max.message.bytes", "segment.bytes"])
+async def test_a_batch_larger_than_the_topic_allows_is_split_and_loses_nothing(one, limit):
+    await one.client.alter({limit: "1100"})
     rows = [b"%03d" % number + b"x" * 100 for number in range(40)]
     async with one.producer(linger_ms=FOR_EVER_MS) as producer:
         deliveries = [await producer.send("t", row) for row in rows]

@@ -111,16 +111,16 @@ class Target:
         self.clients.append(BlockingClient(*direct(self.cluster.bootstrap)))
         return self.clients[-1]
 
-    def allow_batches_of(self, limit):
-        """Set `max.message.bytes`; returns once every broker, so every leader, applied it."""
-        self.admin.alter_topic_configs(self.name, set_={"max.message.bytes": str(limit)})
+    def allow_batches_of(self, limit, key="max.message.bytes"):
+        """Set what bounds them; returns once every broker, so every leader, applied it."""
+        self.admin.alter_topic_configs(self.name, set_={key: str(limit)})
         for address in self.cluster.bootstrap.split(","):
             with Admin(**reaching(address)) as asked:
-                until(partial(self._allows, asked, limit), what=f"{limit} at {address}")
+                until(partial(self._allows, asked, key, limit), what=f"{limit} at {address}")
 
-    def _allows(self, asked, limit):
+    def _allows(self, asked, key, limit):
         entries = {each.name: each.value for each in asked.describe_configs("topic", self.name)}
-        return entries["max.message.bytes"] == str(limit)
+        return entries[key] == str(limit)
 
     def keep(self, next_batch):
         """A mark, of the topic as it is now."""
@@ -330,6 +330,12 @@ def test_two_attempts_at_a_time_store_what_one_would(target):
         for kind in (0, 1):
             own = [n for n in values if bool(n % 3) == bool(kind)]
             assert own == sorted(own)
+
+
+def test_a_topic_of_small_segments_gets_small_batches(target):
+    target.allow_batches_of(3_000, "segment.bytes")
+    target.task().write(rows(0, 2_000))
+    assert sorted(n for values in target.stored().values() for n in values) == [*range(2_000)]
 
 
 def test_a_topic_of_small_batches_gets_small_ones(target):

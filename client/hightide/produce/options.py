@@ -34,7 +34,8 @@ class ProducerOptions(ClientOptions):
     """Records of a partition are gathered up to so many bytes, and at most into what one request
     or the buffer holds. Kafka: batch.size, 16 KiB by default: a batch costs every replica a sync,
     so that a producer with much to say is seven times faster with this, and twelve times with
-    records of 1 KiB."""
+    records of 1 KiB. A topic that takes none so large (max.message.bytes, segment.bytes) says so,
+    and gets smaller ones from then on; with acks=0 it cannot, and they are lost."""
     linger_ms: float = 5
     """How long a batch that is not full waits for more records. Kafka: linger.ms."""
     max_request_size: int = 1 << 20
@@ -50,7 +51,8 @@ class ProducerOptions(ClientOptions):
     """How long to wait before a batch is sent to the same leader again; doubled each time, up to a
     second. Kafka: retry.backoff.ms."""
     max_in_flight_requests_per_connection: int = 5
-    """Batches of a partition on their way at a time. Kafka:
+    """Batches of a partition on their way at a time. Without idempotence records change places if
+    one of several has to be sent again, or in pieces. Kafka:
     max.in.flight.requests.per.connection."""
     partitioner: Partitioner | None = None
     """Chooses a partition: (topic, key, value, how many) → its number. None: by the key's hash as

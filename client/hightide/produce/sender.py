@@ -24,6 +24,7 @@ from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
 from hightide.protocol.batch_builder import Batch
 from hightide.protocol.errors import (
+    TOO_LARGE,
     UNREACHABLE,
     ApiError,
     BrokerUnreachable,
@@ -409,7 +410,7 @@ class Sender:
             else:
                 self.accumulator.retry(batch, error, not_before=not_before)
             self._wake.set()
-        elif code is ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
+        elif code in TOO_LARGE and len(batch) > 1:
             self.accumulator.split(batch)
             self._announce(batch)
         elif error.retriable:

@@ -434,6 +434,8 @@ SILENT = (BrokerUnreachable, RequestTimedOut)
 """Nothing was said: the same request may succeed later."""
 UNREACHABLE = (*SILENT, RemoteProtocolError)
 """Nothing was said that makes sense: another connection or broker may do better."""
+TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+"""A batch is refused that may be stored in pieces."""
 
 
 def is_hopeless(error: HightideError) -> bool:

@@ -41,7 +41,13 @@ from hightide.arrow.from_arrow import (
 from hightide.produce.bulk import Cutter
 from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
-from hightide.protocol.errors import ApiError, ErrorCode, HightideError, RequestTimedOut
+from hightide.protocol.errors import (
+    TOO_LARGE,
+    ApiError,
+    ErrorCode,
+    HightideError,
+    RequestTimedOut,
+)
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
 from hightide.spark.client import BlockingClient
@@ -392,7 +398,7 @@ class TaskWriter:
             except ApiError as error:
                 if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
                     raise self._superseded(tp) from error
-                if error.code is ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1:
+                if error.code in TOO_LARGE and len(batch) > 1:
                     self._batch_bytes[tp[0]] = size // 2
                     cutter.position = start
                     continue

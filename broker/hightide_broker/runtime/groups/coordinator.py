@@ -25,7 +25,7 @@ import trio
 from hightide.net.ports import WallClock
 from hightide.protocol import group_messages as g
 from hightide.protocol.columns import batch_at, keys_of, offsets_of, open_batch, values_of
-from hightide.protocol.errors import CorruptBatch, ErrorCode, Refused
+from hightide.protocol.errors import TOO_LARGE, CorruptBatch, ErrorCode, Refused
 from hightide.protocol.messages import Message
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
@@ -69,7 +69,6 @@ KEPT_AT_ONCE = 1000
 """Offsets and groups that are taken up before it is the turn of others."""
 
 _NOT_HERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
-_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 
 
 class Parked:
@@ -438,7 +437,7 @@ def translated(refusal: Refused) -> Refused:
     """What a refused append means for a group: as Kafka's coordinator translates it."""
     if refusal.code in _NOT_HERE:
         return _not_here(refusal.message)
-    if refusal.code in _TOO_LARGE:
+    if refusal.code in TOO_LARGE:
         return Refused(ErrorCode.UNKNOWN_SERVER_ERROR, refusal.message)
     return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message)
 
