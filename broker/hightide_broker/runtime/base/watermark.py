@@ -16,7 +16,8 @@ from hightide_broker.runtime.base.agenda import Act, Agenda
 
 _NEVER = float("inf")
 _LOOK_EVERY = 8
-"""After so many wishes those that nobody has any more are looked for."""
+"""After so many wishes those that nobody has any more are looked for, and where many stand after as
+many as an eighth of them: each is looked at some eight times, however many there are."""
 
 
 class Waker(Protocol):
@@ -81,6 +82,8 @@ class Watermark:
         self.closed: Refused | None = None
         self._heap: list[tuple[float, int, Waker]] = []
         self._order = 0
+        self._unseen = 0
+        """Wishes that came since the last look."""
 
     def __repr__(self) -> str:
         return f"<Watermark {self.value} waiting={len(self._heap)}>"
@@ -102,11 +105,13 @@ class Watermark:
             return
         self._order += 1
         heapq.heappush(self._heap, (threshold, self._order, wake))
-        if self._order % _LOOK_EVERY == 0:
+        self._unseen += 1
+        if self._unseen >= max(_LOOK_EVERY, len(self._heap) // _LOOK_EVERY):
             # Who gave up would stand here until the threshold is passed, which may be never.
             self._forget_the_gone()
 
     def _forget_the_gone(self) -> None:
+        self._unseen = 0
         waiting = [entry for entry in self._heap if not entry[2].is_set]
         if len(waiting) < len(self._heap):
             self._heap = waiting
