@@ -12,6 +12,7 @@ fi
 # in the environment already: one of its own for each build would be a third of this step.
 pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
 "${pip[@]}" "setuptools>=77"
+rm -rf build  # of an installation that was ended: what was removed since would be installed again
 "${pip[@]}" --no-build-isolation ".[demo,dev]"
 rm -rf build ./*.egg-info
 # What pytest makes of the tests is kept for the next run.

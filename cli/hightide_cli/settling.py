@@ -56,9 +56,10 @@ def _forget_names() -> None:
     """Have Python forget which attributes were looked for last, and where they were. By the address
     of their names: a name that C makes anew for each question stands there once for each of them,
     and one of an error's methods is asked for when a connection ends."""
-    if (forget := getattr(sys, "_clear_internal_caches", None)) is None:  # from Python 3.13 on
-        forget = sys._clear_type_cache
-    forget()
+    for name in ("_clear_internal_caches", "_clear_type_cache"):  # from Python 3.13 on, and before
+        if forget := getattr(sys, name, None):
+            forget()
+            return
 
 
 def give_back() -> None:

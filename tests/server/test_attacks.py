@@ -298,42 +298,43 @@ async def target(protocol, tmp_path):
     assert bugs.found == []
 
 
-def said(scripts, place):
-    """Which of the scripts come to a place: at the next one the others, if not all are tried."""
-    second = PLACES.index(place.__name__) % 2
-    return [
-        name
-        for number, name in enumerate(scripts)
-        if ALL or name in AT_THE_END or number % 2 == second
-    ]
+ROWS = [
+    ("SSL", Target.plain, ANYWHERE),
+    ("SSL", Target.before, ANYWHERE),
+    ("SSL", Target.plain_to_nodes, ANYWHERE),
+    ("SSL", Target.as_a_node, ANYWHERE),
+    *(
+        (protocol, place, scripts)
+        for number, (place, scripts) in enumerate(
+            (
+                (Target.before, ANYWHERE | LOGINS),
+                (Target.after_the_handshake, ANYWHERE | LOGINS),
+                (Target.after_the_first_words, ANYWHERE | LOGINS | AT_THE_END),
+                (Target.inside, ANYWHERE | LOGINS),
+            )
+        )
+        for protocol in some(("SASL_SSL", "SASL_PLAINTEXT"), number)
+    ),
+]
+"""Where what is said. Two of the first four are under TLS, two of the last four of each protocol:
+if not all is tried, one of the two hears every second script, and the other one the rest."""
+
+
+def said(scripts, half):
+    """Those of them that come to a place."""
+    names = enumerate(scripts)
+    return [name for number, name in names if ALL or name in AT_THE_END or number % 2 == half]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("protocol", "place", "scripts"),
-    [
-        ("SSL", Target.plain, ANYWHERE),
-        ("SSL", Target.before, ANYWHERE),
-        ("SSL", Target.plain_to_nodes, ANYWHERE),
-        ("SSL", Target.as_a_node, ANYWHERE),
-        *(
-            (protocol, place, scripts)
-            for number, (place, scripts) in enumerate(
-                (
-                    (Target.before, ANYWHERE | LOGINS),
-                    (Target.after_the_handshake, ANYWHERE | LOGINS),
-                    (Target.after_the_first_words, ANYWHERE | LOGINS | AT_THE_END),
-                    (Target.inside, ANYWHERE | LOGINS),
-                )
-            )
-            for protocol in some(("SASL_SSL", "SASL_PLAINTEXT"), number)
-        ),
-    ],
+    ("protocol", "place", "scripts", "half"),
+    [(*row, number // 2 % 2) for number, row in enumerate(ROWS)],
     ids=lambda value: getattr(value, "__name__", value if isinstance(value, str) else ""),
 )
-async def test_whatever_is_said_the_next_one_is_served(tmp_path, protocol, place, scripts):
+async def test_whatever_is_said_the_next_one_is_served(tmp_path, protocol, place, scripts, half):
     async with target(protocol, tmp_path) as world:
-        for number, name in enumerate(said(scripts, place), PLACES.index(place.__name__)):
+        for number, name in enumerate(said(scripts, half), PLACES.index(place.__name__)):
             script = scripts[name]
             for end in ENDS if name in AT_THE_END else some(ENDS, number):
                 try:
