@@ -15,8 +15,9 @@ from run_order import in_order
 from tries import leave_out_long, tries
 
 GARBAGE = 50_000
-"""So many new objects are worth a look of the collector; 700 by default, which takes a twelfth of
-the processor time of tests in one process."""
+"""So many new objects are worth a look of the collector, and what most tests make and let go of is
+not; 700 by default, which takes a twelfth of the processor time of tests in one process, and a
+fourth of the time in which they are collected."""
 
 # No test judges by time: a busy machine is no fault.
 settings.register_profile(
@@ -31,7 +32,7 @@ settings.load_profile("house")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 warm_commands.warm_nodes()
-gc.set_threshold(GARBAGE)  # while tests are collected, too: it is a fourth of what that takes
+gc.set_threshold(GARBAGE)
 
 ARCHIVE = pytest.StashKey[subprocess.Popen]()
 """What writes the archive of Spark's classes, beside the collection of a run by several."""
@@ -54,8 +55,7 @@ def pytest_collection_modifyitems(config, items):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
     """Thousands of tests and all that they import stay: the collector need not look at them again
-    and again while they run, nor at what most tests make and let go of. The JVMs of the Spark tests
-    live for a minute."""
+    and again while they run. The JVMs of the Spark tests live for a minute."""
     gc.collect()
     gc.freeze()
     if writing := session.config.stash.get(ARCHIVE, None):

@@ -14,6 +14,8 @@ from benchkit import bench, commands_below  # noqa: F401
 from commands import hightide
 from tries import few
 
+from hightide.produce.options import ProducerOptions
+from hightide_cli.bench.bench import produce
 from hightide_cli.failures import USAGE
 from hightide_cli.own_cluster import OwnCluster
 
@@ -62,6 +64,11 @@ def test_produce_says_how_fast_it_was_and_what_this_machine_could_do(bench, flus
     assert told["ratio_to_disk"] == pytest.approx(mb_per_s / disk, rel=0.05, abs=0.0001)
     assert 1 < told["broker_memory_mb"] < 2000
     assert min(told["brokers_user_s"], told["brokers_system_s"]) >= 0
+
+
+def test_batches_are_measured_as_large_as_a_producer_makes_them():
+    (size,) = (each.default for each in produce.params if each.name == "batch_size")
+    assert size == ProducerOptions.batch_size
 
 
 def test_e2e_has_percentiles_in_their_order_and_above_the_floor(bench):
