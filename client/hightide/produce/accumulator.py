@@ -77,6 +77,13 @@ class PartitionQueue:
         return self.pending[-1].room if self.pending else 0
 
     @property
+    def is_full(self) -> bool:
+        """Whether nothing more is put into its first batch, as that has its size or another one is
+        behind it."""
+        pending = self.pending
+        return len(pending) > 1 or (bool(pending) and pending[0].size >= self.batch_size)
+
+    @property
     def is_idle(self) -> bool:
         return not self.pending and not self.in_flight
 
@@ -242,9 +249,13 @@ class Accumulator:
         """Whether any queue holds anything."""
         return bool(self._active)
 
+    def queue_of(self, batch: Batch) -> PartitionQueue:
+        """The queue that a batch is in, or was."""
+        return self._queues[(batch.topic, batch.partition)]
+
     def queue_alone(self, batch: Batch) -> PartitionQueue | None:
         """The queue of a batch, if that holds nothing else and none of it is under way."""
-        queue = self._queues[(batch.topic, batch.partition)]
+        queue = self.queue_of(batch)
         return queue if len(queue.pending) == 1 and not queue.in_flight else None
 
     def ready_at(self, queue: PartitionQueue, now: float, leader_epoch: int = -1) -> float:
@@ -266,13 +277,7 @@ class Accumulator:
             if queue.sequenced_count - oldest + 1 >= self._max_in_flight:
                 return float("inf")
         first = queue.pending[0]
-        waits_not = (
-            len(queue.pending) > 1
-            or first.size >= queue.batch_size
-            or first.attempts
-            or self.flushing
-            or self.waiting_for_memory
-        )
+        waits_not = queue.is_full or first.attempts or self.flushing or self.waiting_for_memory
         linger_ends = now if waits_not else first.created_at + self._linger_s
         # Another leader is no reason to wait: it was the one before that failed (KIP-951).
         is_another = leader_epoch > queue.tried_epoch
@@ -351,7 +356,7 @@ class Accumulator:
 
     def succeed(self, batch: Batch, base_offset: int, log_append_time: int = -1) -> None:
         """The batch is acknowledged."""
-        queue = self._queues[(batch.topic, batch.partition)]
+        queue = self.queue_of(batch)
         if batch.sequence != NO_SEQUENCE:
             queue.last_acknowledged = (batch.sequence + len(batch) - 1) & SEQUENCE_MAX
         batch.base_offset = base_offset
@@ -365,12 +370,12 @@ class Accumulator:
 
     def attempts_with_leader(self, batch: Batch) -> int:
         """How often a batch was sent to the leader that has it now, at least once."""
-        queue = self._queues[(batch.topic, batch.partition)]
+        queue = self.queue_of(batch)
         return max(batch.attempts - queue.attempts_before, 1)
 
     def retry(self, batch: Batch, error: HightideError, *, not_before: float) -> None:
         """The batch is to be sent again, in its place, not before a time."""
-        queue = self._queues[(batch.topic, batch.partition)]
+        queue = self.queue_of(batch)
         queue.in_flight.remove(batch)
         batch.retry_error = error
         self._put_back(queue, [batch])
@@ -388,7 +393,7 @@ class Accumulator:
 
     def is_first_outstanding(self, batch: Batch) -> bool:
         """Whether nothing earlier of its partition is unanswered."""
-        queue = self._queues[(batch.topic, batch.partition)]
+        queue = self.queue_of(batch)
         return all(other.order >= batch.order for other in (*queue.in_flight, *queue.pending))
 
     @staticmethod
@@ -399,14 +404,14 @@ class Accumulator:
     def refuse_sequence(self, batch: Batch, error: HightideError, *, not_before: float) -> None:
         """The broker misses a batch before this one, and there is none: number again and send
         again."""
-        queue = self._queues[(batch.topic, batch.partition)]
+        queue = self.queue_of(batch)
         self._open_gap(queue, batch)
         self.retry(batch, error, not_before=not_before)
 
     def fail(self, batch: Batch, error: HightideError) -> None:
         """The batch was refused for good. It is not stored, unless an attempt before brought no
         answer: who may not write is told so before anybody looks whether it repeats."""
-        queue = self._queues[(batch.topic, batch.partition)]
+        queue = self.queue_of(batch)
         if batch.sequence != NO_SEQUENCE and batch.attempts > 1:
             queue.unresolved = True
         elif batch.sequence != NO_SEQUENCE:
@@ -417,7 +422,7 @@ class Accumulator:
         """The batch was refused as too large: two halves take its place, and its topic gets smaller
         batches from now on."""
         assert len(batch) > 1, f"{batch!r} cannot be split"
-        queue = self._queues[(batch.topic, batch.partition)]
+        queue = self.queue_of(batch)
         queue.in_flight.remove(batch)
         if batch.sequence != NO_SEQUENCE:
             self._open_gap(queue, batch)

@@ -236,7 +236,7 @@ class Producer:
             self._open[topic] = batch
         if news:
             if not (is_sent := sender.send_now(batch)):
-                sender.wake()
+                sender.tell(batch)
             # Who waits for each record gives others their turn by that.
             self._owes_checkpoint = not is_sent or sender.in_flight > 1
         return Delivery(batch, len(batch.values) - 1)
@@ -371,7 +371,7 @@ class Producer:
             batch, news = put(place, start, end, size)
             parts.append((batch, len(batch) - (end - start), end - start))
             if news:
-                sender.wake()
+                sender.tell(batch)
                 await trio.lowlevel.checkpoint()
 
     @ki_protected

@@ -1,15 +1,15 @@
 """The producer's background: who is sent what when, and what an answer means.
 
-A thin shell around `accumulator.py`. One task for each broker sends; requests are written in that
-task, so that batches leave in the order of their sequences, and their answers are taken in where
-they arrive. A record that nothing is to be waited for is sent where it was buffered. A housekeeping
-task finds leaders, starts those tasks, and expires what waited too long.
+A thin shell around `accumulator.py`. One task for each broker sends, as its `line.py` says;
+requests are written in that task, so that batches leave in the order of their sequences, and their
+answers are taken in where they arrive. A record that nothing is to be waited for is sent where it
+was buffered. A housekeeping task finds leaders, starts those tasks, and expires what waited too
+long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -19,6 +19,7 @@ from hightide.net.cluster import Cluster
 from hightide.net.connection import Answer
 from hightide.produce.accumulator import Accumulator, PartitionQueue
 from hightide.produce.delivery import Unseen
+from hightide.produce.line import Line, Sent
 from hightide.produce.silence import Silence
 from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
@@ -41,15 +42,6 @@ _WAY_BACK_S = 1.0
 """A broker answers within request_timeout_ms; a little more is for the way back."""
 _GRACE_S = 0.1
 """What is left to one before it is called silent."""
-
-
-@dataclass(slots=True, eq=False)
-class _Sent:
-    """A request on its way."""
-
-    batches: list[Batch]
-    answer: Answer
-    began: float
 
 
 class Sender:
@@ -89,8 +81,9 @@ class Sender:
         self._patience_s = request_timeout_s + _WAY_BACK_S
         self._backoff_s = backoff_s
         self._on_retry = on_retry
-        self._senders: dict[int, None] = {}
-        self._sent: dict[_Sent, None] = {}
+        self._lines: dict[int, Line] = {}
+        """By broker; each has a task that sends."""
+        self._sent: dict[Sent, None] = {}
         """Those without an answer; the first was sent first."""
         self._is_over = False
         self._is_renewing = self._is_looking = False
@@ -102,8 +95,25 @@ class Sender:
         """When the housekeeping task looks again by itself."""
 
     def wake(self) -> None:
-        """There is news: a record, a flush, a need for memory."""
+        """There is news that may concern every partition: a flush, a need for memory."""
         self._wake.set()
+        for line in self._lines.values():
+            line.wake()
+
+    def tell(self, batch: Batch) -> None:
+        """A batch was begun, or has its outcome: its partition may have something to be sent."""
+        now, queue = trio.current_time(), self.accumulator.queue_of(batch)
+        leader = self._cluster.metadata.leader(batch.topic, batch.partition)
+        line = self._lines.get(leader.leader) if leader else None
+        if leader is None or line is None:
+            self._wake.set()
+            return
+        if now + self._delivery_timeout_s < self._house_sleeps_until:
+            self._wake.set()
+        ready_at = self.accumulator.ready_at(queue, now, leader.leader_epoch)
+        line.look_at(line.goes_at(ready_at, is_full=queue.is_full))
+        if queue.is_used_up:
+            line.wake()  # and ask for another producer id
 
     @property
     def in_flight(self) -> int:
@@ -156,9 +166,9 @@ class Sender:
             queues = self.accumulator.active()
             for queue in queues:
                 leader = self._cluster.metadata.leader(queue.topic, queue.partition)
-                if leader is not None and leader.leader not in self._senders:
-                    self._senders[leader.leader] = None
-                    start(self._nursery, self._send_to, leader.leader)
+                if leader is not None and leader.leader not in self._lines:
+                    line = self._lines[leader.leader] = Line()
+                    start(self._nursery, self._send_to, leader.leader, line)
             if not self._is_looking and self._has_to_look():
                 self._is_looking = True
                 start(self._nursery, self._look_for_leaders)
@@ -187,7 +197,7 @@ class Sender:
         while self._has_to_look():
             failures = await self._refresh(failures)
         self._is_looking = False
-        self._wake.set()
+        self.wake()
 
     async def _refresh(self, failures: int) -> int:
         """Look for leaders again; how often in a row that was in vain."""
@@ -231,7 +241,7 @@ class Sender:
         """A partition used up the epochs of the producer id."""
         await self._become_idempotent()
         self._is_renewing = False
-        self._wake.set()
+        self.wake()
 
     def _expire(self, now: float) -> None:
         for batch in self.accumulator.expire(now):
@@ -250,11 +260,11 @@ class Sender:
             self.accumulator.abandon(batch, error)
             self._announce(batch)
 
-    async def _send_to(self, broker: int) -> None:
+    async def _send_to(self, broker: int, line: Line) -> None:
         """Send what this broker leads, until cancelled."""
         while True:
             now = trio.current_time()
-            due: list[PartitionQueue] = []
+            ready: list[tuple[PartitionQueue, int]] = []
             next_at = _NEVER
             for queue in self.accumulator.active():
                 leader = self._cluster.metadata.leader(queue.topic, queue.partition)
@@ -262,17 +272,15 @@ class Sender:
                     continue
                 ready_at = self.accumulator.ready_at(queue, now, leader.leader_epoch)
                 if ready_at <= now:
-                    self.accumulator.try_with(queue, leader.leader_epoch)
-                    due.append(queue)
-                else:
-                    next_at = min(next_at, ready_at)
+                    ready.append((queue, leader.leader_epoch))
+                next_at = min(next_at, line.goes_at(ready_at, is_full=queue.is_full))
             if self.accumulator.wants_id and not self._is_renewing:
                 self._is_renewing = True
                 start(self._nursery, self._renew_id)
-            if due:
-                await self._send_request(broker, due)
+            if next_at <= now:  # what is ready goes with it
+                await self._send_request(broker, line, ready)
             else:
-                await self._wake.sleep_until(next_at)
+                await line.sleep_until(next_at)
 
     def send_now(self, batch: Batch) -> bool:
         """Send a batch that was just begun where nothing is to be waited for, neither more records
@@ -284,26 +292,28 @@ class Sender:
         if self.accumulator.ready_at(queue, now) > now:
             return False
         leader = self._cluster.metadata.leader(batch.topic, batch.partition)
-        if leader is None or leader.leader not in self._senders:
+        line = self._lines.get(leader.leader) if leader else None
+        if leader is None or line is None or line.is_busy:
             return False
         connection = self._cluster.connection_now(leader.leader)
         if connection is None or connection.is_sending:
             return False
         try:
-            self.accumulator.try_with(queue, leader.leader_epoch)
-            batches, request, records = self._next_request([queue])
+            batches, request, records = self._next_request([(queue, leader.leader_epoch)])
             answer = connection.begin_now(request, records, timeout_s=self._request_timeout_s)
         except (BrokerUnreachable, RemoteProtocolError) as error:
             self._send_again(batches, error, lost_leader=True)
         except Exception as error:
             start(self._nursery, _fail, error)  # as in the task that sends: not the caller's
         else:
-            self._await_answer(batches, answer, now)
+            self._await_answer(batches, answer, line, now)
         return True
 
-    async def _send_request(self, broker: int, due: list[PartitionQueue]) -> None:
+    async def _send_request(
+        self, broker: int, line: Line, ready: list[tuple[PartitionQueue, int]]
+    ) -> None:
         """One produce request: written here, in order."""
-        batches, request, records = self._next_request(due)
+        batches, request, records = self._next_request(ready)
         try:
             connection = await self._cluster.connection_to(broker)
             answer = await connection.begin(request, records, timeout_s=self._request_timeout_s)
@@ -316,16 +326,19 @@ class Sender:
                 self.accumulator.succeed(batch, -1)
                 self._announce(batch)
         else:
-            self._await_answer(batches, answer, trio.current_time())
+            self._await_answer(batches, answer, line, trio.current_time())
 
     def _next_request(
-        self, due: list[PartitionQueue]
+        self, ready: list[tuple[PartitionQueue, int]]
     ) -> tuple[list[Batch], m.ProduceRequest, list[bytearray]]:
-        """What is sent next of some queues, and the records that go with it."""
-        for queue in due:
+        """What is sent next of some queues, whose leaders' epochs are beside them, and the records
+        that go with it."""
+        for queue, leader_epoch in ready:
+            self.accumulator.try_with(queue, leader_epoch)
             for batch in self.accumulator.shrink(queue):
                 self._announce(batch)
-        drained = self.accumulator.drain(due, max_bytes=self._max_request_size)
+        queues = [queue for queue, _ in ready]
+        drained = self.accumulator.drain(queues, max_bytes=self._max_request_size)
         batches = [batch for batch, _ in drained]
         request = m.ProduceRequest(
             acks=self._acks,
@@ -337,9 +350,10 @@ class Sender:
         )
         return batches, request, [encoded for _, encoded in drained]
 
-    def _await_answer(self, batches: list[Batch], answer: Answer, now: float) -> None:
-        sent = _Sent(batches, answer, now)
+    def _await_answer(self, batches: list[Batch], answer: Answer, line: Line, now: float) -> None:
+        sent = Sent(batches, answer, line, now)
         self._sent[sent] = None
+        line.sent(now)
         self._silence.asked(answer.address, now)
         if min(now + self._patience_s, self._silence.due_at) < self._house_sleeps_until:
             self._wake.set()
@@ -364,10 +378,11 @@ class Sender:
             if callable(silent):
                 start(self._nursery, self._call, partial(silent, address, self._patience_s))
 
-    def _take_answer(self, sent: _Sent) -> None:
+    def _take_answer(self, sent: Sent) -> None:
         if self._is_over:
             return
         del self._sent[sent]
+        sent.line.answered()
         batches, answer, now = sent.batches, sent.answer, trio.current_time()
         self.requests += 1
         self.answer_s += now - sent.began
@@ -409,7 +424,7 @@ class Sender:
                 self.accumulator.refuse_sequence(batch, error, not_before=not_before)
             else:
                 self.accumulator.retry(batch, error, not_before=not_before)
-            self._wake.set()
+            self.wake()
         elif code in TOO_LARGE and len(batch) > 1:
             self.accumulator.split(batch)
             self._announce(batch)
@@ -430,7 +445,7 @@ class Sender:
                 self._cluster.lost_leader(batch.topic, batch.partition)
             self.accumulator.retry(batch, error, not_before=not_before)
         self._expire(trio.current_time())
-        self._wake.set()
+        self.wake()
 
     def _not_before(self, batch: Batch) -> float:
         """When a batch that came back may be sent again."""
@@ -454,8 +469,7 @@ class Sender:
         if batch.error is not None and batch.seen is None:
             batch.seen = self.unseen.add(batch.error)
         self.room.ring()
-        if self.accumulator.is_active:  # or nothing has become ready by this
-            self._wake.set()
+        self.tell(batch)
 
 
 def _refusal(
