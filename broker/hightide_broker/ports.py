@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Outcomes = list[tuple[T, BaseException | None]]
+"""What has ended, and what each failed with."""
+Done = Callable[[Outcomes[T]], None]
+"""Told of it."""
+
 
 RESERVE_BYTES = 4 << 20
 """Enough for thousands of elections on a disk that data has filled."""
@@ -164,11 +169,12 @@ class Disk(Protocol):
         nursery: Nursery,
         files: Sequence[DiskFile],
         directories: Sequence[str],
-        done: Callable[[BaseException | None], None],
+        what: T,
+        done: Done[T],
     ) -> None:
         """Make files and directories durable, as they are now: in a thread, or in a task of the
-        nursery. `done` is called in the event loop with what failed; it raises nothing. Raises
-        `DiskError` if it cannot be begun."""
+        nursery. `done` is called in the event loop with `what` and what failed, and with those that
+        ended beside it; it raises nothing. Raises `DiskError` if it cannot be begun."""
         ...
 
     async def in_thread(self, function: Callable[[], T]) -> T:

@@ -22,7 +22,7 @@ from replicakit import joined, write
 from hightide.protocol import messages as m
 from hightide_broker.core.cluster.changes import ChangePartition
 from hightide_broker.core.replication.follower import next_fetch
-from hightide_broker.ports import DiskFile
+from hightide_broker.ports import DiskFile, Done
 from hightide_broker.runtime.replication.following import own_log
 from hightide_broker.runtime.replication.housekeeping import Housekeeping
 from hightide_broker.simulation.disk import SimDisk
@@ -70,11 +70,12 @@ class CountingDisk(SimDisk):
         nursery: trio.Nursery,
         files: Sequence[DiskFile],
         directories: Sequence[str],
-        done: Callable[[BaseException | None], None],
+        what: T,
+        done: Done[T],
     ) -> None:
         async def sync() -> None:
             await self.sync(files, directories)
-            done(None)
+            done([(what, None)])
 
         nursery.start_soon(sync)
 

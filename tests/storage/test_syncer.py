@@ -43,7 +43,7 @@ class Disk:
         self.at_work = 0
         self.at_work_max = 0
 
-    def begin_sync(self, nursery, files, directories, done):
+    def begin_sync(self, nursery, files, directories, what, done):
         if self.full:
             raise DiskError("f", "sync", "Too many open files")
         self.at_work += 1
@@ -52,7 +52,7 @@ class Disk:
         async def end() -> None:
             await trio.sleep(1)
             self.at_work -= 1
-            done(None)
+            done([(what, None)])
 
         nursery.start_soon(end)
 
@@ -156,3 +156,31 @@ async def test_leader_epochs_are_written_under_any_load(busy, autojump_clock, nu
     await trio.sleep(1.25 * PASSED_OVER_MAX / min(busy, SYNCS_MAX) + 2)
     assert elected.synced == 1
     nursery.cancel_scope.cancel()
+
+
+async def test_what_ends_together_is_taken_in_before_anything_follows_from_it(
+    autojump_clock, nursery
+):
+    agenda, followed, waiting = Agenda(), [], []
+
+    class Together(Disk):
+        def begin_sync(self, nursery, files, directories, what, done):
+            waiting.append((what, None))
+            self.done = done
+
+    class Told(Log):
+        def finish_sync(self, job: SyncJob) -> None:
+            super().finish_sync(job)
+            agenda.soon(lambda: followed.append([log.synced for log in logs]))
+
+    disk, logs = Together(), [Told() for _ in range(4)]
+    syncer = Syncer(disk, agenda)
+    nursery.start_soon(agenda.run)
+    nursery.start_soon(syncer.run)
+    for log in logs:
+        syncer.mark(log)
+    await trio.testing.wait_all_tasks_blocked()
+    waiting[1] = (waiting[1][0], DiskError("f", "sync", "Input/output error"))
+    disk.done(waiting)
+    assert [bool(log.offline) for log in logs] == [False, True, False, False]
+    assert followed == [[1, 0, 1, 1]] * 3

@@ -20,7 +20,14 @@ import trio
 import trio.lowlevel
 
 from hightide.net.ports import Random
-from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
+from hightide_broker.ports import (
+    OTHER_DIRECTORY,
+    RESERVE_BYTES,
+    DiskError,
+    DiskFile,
+    Done,
+    LockHeld,
+)
 from hightide_broker.simulation.disk_files import SimFile, SimLock
 from hightide_broker.simulation.disk_inodes import (
     A_DIRECTORY,
@@ -311,7 +318,8 @@ class SimDisk:
         nursery: trio.Nursery,
         files: Sequence[DiskFile],
         directories: Sequence[str],
-        done: Callable[[BaseException | None], None],
+        what: T,
+        done: Done[T],
     ) -> None:
         sync = Sync(self, files, directories)
 
@@ -319,9 +327,9 @@ class SimDisk:
             try:
                 await self._end_later(sync, files)
             except DiskError as error:
-                done(error)
+                done([(what, error)])
             else:
-                done(None)
+                done([(what, None)])
 
         nursery.start_soon(end)
 

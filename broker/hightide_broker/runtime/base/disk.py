@@ -19,12 +19,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
 from hightide.protocol.records import Buffer
-from hightide_broker.ports import OTHER_DIRECTORY, RESERVE_BYTES, DiskError, DiskFile, LockHeld
+from hightide_broker.ports import (
+    OTHER_DIRECTORY,
+    RESERVE_BYTES,
+    DiskError,
+    DiskFile,
+    Done,
+    LockHeld,
+)
 from hightide_broker.runtime.base import system
 from hightide_broker.runtime.base.durable import (
     FULL,
@@ -35,6 +42,7 @@ from hightide_broker.runtime.base.durable import (
     sync,
     sync_directory,
 )
+from hightide_broker.runtime.base.handover import begin_in_thread
 from hightide_broker.runtime.base.one_at_a_time import OneAtATime
 from hightide_broker.runtime.base.system import open_files_limit
 
@@ -385,18 +393,12 @@ class RealDisk:
             os.replace(old, new)
 
     def remove(self, path: str) -> None:
-        with self._changing(path, "remove"):
-            try:
-                os.remove(path)
-            except FileNotFoundError:
-                return
+        with self._changing(path, "remove"), suppress(FileNotFoundError):
+            os.remove(path)
 
     def remove_tree(self, path: str) -> None:
-        with self._changing(path, "remove"):
-            try:
-                shutil.rmtree(path)
-            except FileNotFoundError:
-                return
+        with self._changing(path, "remove"), suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def read_file(self, path: str) -> bytes:
         with mapped(path, "read"), open(path, "rb") as file:
@@ -438,16 +440,10 @@ class RealDisk:
         nursery: trio.Nursery,
         files: Sequence[DiskFile],
         directories: Sequence[str],
-        done: Callable[[BaseException | None], None],
+        what: T,
+        done: Done[T],
     ) -> None:
-        token, held = trio.lowlevel.current_trio_token(), duplicates(files)
-
-        def deliver(outcome: Any) -> None:
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(done, getattr(outcome, "error", None))
-
-        # Without a task that waits for the thread: it would cost turns of the event loop.
-        trio.lowlevel.start_thread_soon(partial(sync, held, directories), deliver)
+        begin_in_thread(partial(sync, duplicates(files), directories), what, done)
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function)

@@ -10,11 +10,11 @@ be trusted or acknowledged (fsyncgate).
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
-from hightide_broker.ports import Disk, DiskError
+from hightide_broker.ports import Disk, DiskError, Outcomes
 from hightide_broker.runtime.base.agenda import Agenda
 from hightide_broker.runtime.base.measures import Histogram
 from hightide_broker.storage.sync_job import SyncJob, carry_out, write_epochs
@@ -52,9 +52,18 @@ class Syncable(Protocol):
     def go_offline(self, why: str) -> None: ...
 
 
+class _UnderWay(NamedTuple):
+    """A sync that was begun."""
+
+    subject: Syncable
+    job: SyncJob
+    began: float
+
+
 class Syncer:
     """Runs the syncs of all logs of a broker. Each is begun at the end of the stretch that made it
-    necessary, and what its end brings is done in one stretch with it."""
+    necessary; what its end brings is done in one stretch with it, and with the ends of others that
+    come at the same time."""
 
     def __init__(self, disk: Disk, agenda: Agenda) -> None:
         self._disk = disk
@@ -130,35 +139,36 @@ class Syncer:
         try:
             await write_epochs(job, self._disk)
         except DiskError as error:
-            self._ended(subject, job, trio.current_time(), error)
+            self._ended([(_UnderWay(subject, job, trio.current_time()), error)])
         else:
             self._start(subject, job)
 
     def _start(self, subject: Syncable, job: SyncJob) -> None:
         if self._nursery is None:
             return  # the node has ended
-        done = partial(self._ended, subject, job, trio.current_time())
+        sync = _UnderWay(subject, job, trio.current_time())
         try:
-            self._disk.begin_sync(self._nursery, job.files, job.directories, done)
+            self._disk.begin_sync(self._nursery, job.files, job.directories, sync, self._ended)
         except DiskError as error:
-            self._agenda.soon(partial(done, error))  # not here: hundreds may fail one by one
+            # Not here: hundreds may fail one by one.
+            self._agenda.soon(partial(self._ended, [(sync, error)]))
 
-    def _ended(
-        self, subject: Syncable, job: SyncJob, began: float, error: BaseException | None
-    ) -> None:
-        """A sync came to its end; whatever fails now must not strike who tells so."""
+    def _ended(self, ended: Outcomes[_UnderWay]) -> None:
+        """Syncs came to their end; whatever fails now must not strike who tells so."""
         if self._nursery is None:
             return
-        self.seconds[subject.synced_as].observe(trio.current_time() - began)
         try:
             with self._agenda.stretch():
-                self._count(subject, job, error)
+                for sync, error in ended:
+                    self._count(sync, error)
                 self._agenda.soon(self._begin)
         except BaseException as failure:
             self._failure = failure
             self._failed.set()
 
-    def _count(self, subject: Syncable, job: SyncJob, error: BaseException | None) -> None:
+    def _count(self, sync: _UnderWay, error: BaseException | None) -> None:
+        subject, job, began = sync
+        self.seconds[subject.synced_as].observe(trio.current_time() - began)
         self._under_way -= 1
         subject.syncing = False
         if isinstance(error, DiskError):
