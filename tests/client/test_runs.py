@@ -11,7 +11,7 @@ import threading
 import pytest
 from test_blocking import node, producer_of, within_patience  # noqa: F401
 
-from hightide.blocking.runs import QUEUE_KIB, RUN_KIB, Delivery, More, Run, RunQueue
+from hightide.blocking.runs import FIRST_KIB, QUEUE_KIB, RUN_KIB, Delivery, More, Run, RunQueue
 from hightide.protocol.batch_builder import RECORD_OVERHEAD, Batch
 
 RUN_BYTES = RUN_KIB << 10
@@ -91,13 +91,50 @@ def test_what_comes_after_a_record_that_goes_alone_does_not_go_before_it(value, 
 
 
 def test_a_run_takes_so_many_bytes_as_records_are_counted():
-    size = 1000 - RECORD_OVERHEAD
-    queue = queue_with(*[("t", b"x" * size)] * 100, *[("u", b"x" * (size - 2), b"kk")] * 100)
+    size, count = 1000 - RECORD_OVERHEAD, 4 * RUN_BYTES // 1000
+    queue = queue_with(*[("t", b"x" * size)] * count, *[("u", b"x" * (size - 2), b"kk")] * count)
     runs = taken(queue)
-    assert sum(len(values) for _, values, _ in runs) == 200
+    assert sum(len(values) for _, values, _ in runs) == 2 * count
     for _, values, _ in runs:
         assert len(values) <= RUN_BYTES // 1000 + 1
-    assert len(runs) <= 2 * (100 // (RUN_BYTES // 1000 - 1) + 1)
+    assert len(runs) <= 2 * (count // (RUN_BYTES // 1000 - 1) + 1)
+
+
+def test_a_thousand_topics_have_a_run_each():
+    """Each had places for a whole one: a loop over more topics than those were was one of threads
+    that wait for each other."""
+    queue, topics = RunQueue(1 << 20, MEMORY), [f"t{number}" for number in range(1000)]
+    for value in (b"1", b"2", b"3"):
+        for topic in topics:
+            put(queue, topic, value)
+    assert taken(queue) == [(topic, [b"1", b"2", b"3"], None) for topic in topics]
+
+
+def test_a_run_grows_while_there_are_places_and_gives_all_of_them_back():
+    queue, most = RunQueue(1 << 20, MEMORY), 3 * QUEUE_KIB // 4
+    for _ in range(3):
+        for _ in range(most):
+            put(queue, "t", b"x" * (1024 - RECORD_OVERHEAD))
+        assert not queue._places.take_now(QUEUE_KIB - most + RUN_KIB), "what is queued has them"
+        sizes = [len(values) for _, values, _ in taken(queue)]
+        assert max(sizes) <= RUN_KIB + 1
+        assert len(sizes) <= most // RUN_KIB + 1
+        assert queue._places.take_now(QUEUE_KIB), "all of them are free"
+        queue._places.leave(QUEUE_KIB)
+
+
+def test_a_run_that_is_taken_while_it_grows_gives_its_places_back():
+    queue = queue_with(("t", b"1"))
+    run, take_now = queue._last["t"], queue._places.take_now
+
+    def late(count):
+        assert queue.take() is run
+        return take_now(count)
+
+    queue._places.take_now = late
+    assert queue.join("t", b"x" * (FIRST_KIB << 10), None, None) is None
+    assert run.records == [b"1"]
+    assert take_now(QUEUE_KIB), "all of them are free"
 
 
 def test_a_run_is_no_larger_than_a_record_may_be():
@@ -263,7 +300,7 @@ def test_headers_and_what_will_be_refused_count_as_what_they_are():
         new_run("t", 5),
     ):
         queue.begin(run, full)
-        assert run.weight == {b"x": 2049, 5: 1}.get(run.slots[0], 1025)
+        assert run.weights == [{b"x": 2049, 5: 1}.get(run.slots[0], 1025)]
 
 
 def test_who_waits_for_a_place_sees_to_it_that_somebody_takes():

@@ -27,8 +27,11 @@ from hightide.protocol.errors import RequestTimedOut
 if TYPE_CHECKING:
     from hightide.blocking.base import Blocking
 
-RUN_KIB = 32
+RUN_KIB = 256
 """How large a run becomes, counted as the producer counts records."""
+FIRST_KIB = 4
+"""For how much it has places when it begins; each time it is full, it takes as many again, while
+there are some: with hundreds of topics there is one for each."""
 QUEUE_KIB = 4 << 10
 """How large all runs are together that are on their way to trio's thread, or less where the
 producer has less memory; a record alone counts as 1 KiB at least. It is what the two threads work
@@ -51,7 +54,7 @@ class Run:
     __slots__ = (
         "asked", "begun_at", "error", "gathers", "indexes", "is_keyed", "is_over", "is_taken",
         "more", "numbers", "partition", "placement", "producer", "records", "room", "see", "single",
-        "slots", "topic", "waiter", "weight",
+        "slots", "topic", "waiter", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -84,9 +87,10 @@ class Run:
         self.gathers = False
         """Whether others may join."""
         self.room = -1
-        """Bytes that it still takes; it takes nothing if they are less than 0."""
-        self.weight = 1
-        """KiB in the queue that it has a place for."""
+        """Bytes that it still takes, as records are counted; less than 0: it is not open."""
+        self.weights: list[int] = []
+        """Places in the queue that it has, of a KiB each, as it took them. Each is given back by
+        one side, whichever removes it."""
         self.is_taken = False
         """Whether it has left the queue."""
         self.placement = Placement()
@@ -195,21 +199,36 @@ class RunQueue:
     ) -> Delivery | None:
         """Put a record into the last run of its topic; None if there is none that takes it."""
         run = self._last.get(topic)
-        if run is None or (room := run.room - len(value)) < 0 or run.partition != partition:
+        if run is None or run.partition != partition or run.is_keyed is (key is None):
             return None
-        record: Any = value
-        if key is not None:
-            if not run.is_keyed or (room := room - len(key)) < 0:
+        size = RECORD_OVERHEAD + len(value) + (0 if key is None else len(key))
+        while (room := run.room - size) < 0:
+            if not self._grow(run):
                 return None
-            record = key, value
-        elif run.is_keyed:
-            return None
-        run.room = room - RECORD_OVERHEAD
+        run.room = room
+        record: Any = value if key is None else (key, value)
         index = next(run.numbers)
         run.slots[index] = record
         if run.is_taken and run.slots.pop(index, None) is not None:
             return None  # it came too late
         return Delivery(run, index)
+
+    def _grow(self, run: Run) -> bool:
+        """Places for as much again as a run has, if it is open, and not as large as one becomes."""
+        has = sum(run.weights)
+        more = min(has, (self._run_bytes >> 10) - has)
+        if run.room < 0 or more <= 0 or not self._places.take_now(more):
+            return False
+        run.weights.append(more)
+        run.room += more << 10
+        if run.is_taken:
+            self._give_back(run)  # whoever took it may have looked before
+        return True
+
+    def _give_back(self, run: Run) -> None:
+        with suppress(IndexError):  # until nothing is left
+            while True:
+                self._places.leave(run.weights.pop())
 
     def begin(self, run: Run, check: Callable[[], None]) -> None:
         """Put a run behind all others; waits only while they are too large, and `check` may raise
@@ -226,10 +245,11 @@ class RunQueue:
             and run.partition.__class__ in (int, NoneType)
             and size <= self._run_bytes
         )
-        run.weight = min(RUN_KIB if run.gathers else 1 + (size >> 10), self._kib)
+        weight = min(max(1 + (size >> 10), FIRST_KIB if run.gathers else 1), self._kib)
         is_queued = False
-        self._places.take(check, every_s=LOOK_S, count=run.weight)
+        self._places.take(check, every_s=LOOK_S, count=weight)
         try:
+            run.weights.append(weight)
             with self._lock:
                 self._items.append(run)
                 is_queued = True
@@ -238,13 +258,12 @@ class RunQueue:
                     self._last[str.__str__(run.topic)] = run
         finally:
             if not is_queued:
-                self._places.leave(run.weight)
+                self._give_back(run)
 
     def open(self, run: Run) -> None:
         """More records may gather in a run that was begun, as trio's thread knows of it by now."""
         if run.gathers:
-            # Each of them is within this, too.
-            run.room = self._run_bytes - RECORD_OVERHEAD
+            run.room = min(FIRST_KIB << 10, self._run_bytes)
 
     def mark(self) -> trio.Event:
         """A place behind all that was put here so far; it is set once everything before it was
@@ -267,7 +286,7 @@ class RunQueue:
             item.take()
             if isinstance(item.topic, str) and self._last.get(item.topic) is item:
                 self._last.pop(item.topic, None)
-            self._places.leave(item.weight)
+            self._give_back(item)
             return item
 
 

@@ -70,6 +70,20 @@ class Places:
                 self._go(turn)
             self._try_to_give()
 
+    def take_now(self, count: int) -> bool:
+        """Take places if so many are free, and nobody waits for some; waits for nobody, not even
+        for the lock."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._give()
+            if count > self._free or self._line:
+                return False
+            self._free -= count
+            return True
+        finally:
+            self._lock.release()
+
     def _go(self, turn: tuple[threading.Event, int]) -> None:
         with self._lock:
             if turn in self._line:
