@@ -93,10 +93,21 @@ def test_a_record_without_a_key_joins_those_before_it_while_there_is_room():
     story = Story()
     batch = story.put(b"a", size=100 - 2 * SIZE)
     free = story.core.free_bytes
-    assert [story.core.join(batch, VALUE, time) for time in (7, 8, 9)] == [1, 2, 0]
+    assert [story.core.join(batch, None, VALUE, time) for time in (7, 8, 9)] == [1, 2, 0]
     assert (batch.values, batch.keys) == ([b"a", VALUE, VALUE], [None] * 3)
     assert (batch.timestamps[1:], batch.size) == ([7, 8], 100)
     assert story.core.free_bytes == free - 2 * SIZE
+
+
+def test_a_record_with_a_key_joins_where_there_is_room_for_that_too():
+    story = Story()
+    batch = story.put(b"a", size=100 - 2 * SIZE - 3)
+    free = story.core.free_bytes
+    joined = [story.core.join(batch, key, VALUE, 7) for key in (b"key", b"k", b"", None)]
+    assert joined == [1, 0, 2, 0]
+    assert batch.keys == [None, b"key", b""]
+    assert (batch.values, batch.size) == ([b"a", VALUE, VALUE], 100)
+    assert story.core.free_bytes == free - 2 * SIZE - 3
 
 
 def sent(story, batch):
@@ -142,7 +153,7 @@ def test_nothing_joins_a_batch_that_takes_no_more(happens):
     story = Story()
     batch = story.put(b"a", size=40)
     happens(story, batch)
-    assert story.core.join(batch, VALUE, 5) == 0
+    assert story.core.join(batch, None, VALUE, 5) == 0
     assert batch.values == [b"a"]
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hightide.produce.partitioner import StickyPartitioner, murmur2, partition_for_key
+from hightide.produce.murmur2 import TOGETHER_MAX, TOGETHER_MIN, murmur2, murmur2_of_all
+from hightide.produce.partitioner import StickyPartitioner, partition_for_key, partitions_for_keys
 
 VECTORS = {
     b"21": -973932308,
@@ -68,6 +69,26 @@ def test_murmur2_gives_the_numbers_that_kafka_gives(data, number):
 @given(st.binary(max_size=70))
 def test_murmur2_follows_the_rule_for_any_bytes(data):
     assert murmur2(data) == murmur2_by_the_rule(data)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=20), st.integers(1, 3 * TOGETHER_MIN))
+def test_many_keys_are_hashed_as_each_of_them(some, times):
+    """Whether so many of a length come together that they are hashed at once, or not."""
+    keys = [key[turn % 3 :] + key[: turn % 3] for turn in range(times) for key in some]
+    assert murmur2_of_all(keys) == [murmur2_by_the_rule(key) for key in keys]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 11, 36])
+def test_more_keys_than_are_hashed_together_are_each_hashed(length):
+    dice = random.Random(length)
+    keys = [dice.randbytes(length) for _ in range(2 * TOGETHER_MAX + TOGETHER_MIN // 2)]
+    assert murmur2_of_all(keys) == [murmur2(key) for key in keys]
+
+
+@given(st.lists(st.none() | st.binary(max_size=8), max_size=60), st.integers(1, 1000))
+def test_many_records_go_where_each_would_go_and_any_may_take_one_without_a_key(keys, count):
+    expected = [None if key is None else partition_for_key(key, count) for key in keys]
+    assert partitions_for_keys(keys, count) == expected
 
 
 @given(st.binary(max_size=20), st.integers(1, 1000))

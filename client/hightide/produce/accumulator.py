@@ -147,14 +147,13 @@ class Accumulator:
         self.free_bytes -= size
         return batch, news
 
-    def join(self, batch: Batch, value: bytes, timestamp: int) -> int:
-        """As `append`, for a record without a key that joins others: its place in their batch, or 0
-        if there is no room for it at once."""
-        size = RECORD_OVERHEAD + len(value)
+    def join(self, batch: Batch, key: bytes | None, value: bytes, timestamp: int) -> int:
+        """As `append`, for a record that joins others: its place, or 0 if there is no room now."""
+        size = RECORD_OVERHEAD + len(value) + (0 if key is None else len(key))
         if size > batch.room or size > self.free_bytes or self.waiting_for_memory:
             return 0
         place = len(batch.values)
-        batch.keys.append(None)
+        batch.keys.append(key)
         batch.values.append(value)
         batch.timestamps.append(timestamp)
         batch.size += size

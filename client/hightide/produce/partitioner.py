@@ -1,6 +1,6 @@
 """Which partition a record goes to: by its key as Kafka does, or sticky when it has none. Pure.
 
-Source: Kafka's DefaultPartitioner and KIP-794; murmur2 is Kafka's, with its seed.
+Source: Kafka's DefaultPartitioner and KIP-794.
 """
 
 from __future__ import annotations
@@ -9,36 +9,26 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from hightide.net.ports import Random
+from hightide.produce.murmur2 import murmur2, murmur2_of_all
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 """One of one's own: (topic, key, value, how many partitions) → partition."""
-_MASK = 0xFFFFFFFF
-_M = 0x5BD1E995
-_SEED = 0x9747B28C
-
-
-def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit murmur2, as a signed number."""
-    length = len(data)
-    h = _SEED ^ length
-    whole = length & ~3
-    for position in range(0, whole, 4):
-        k = int.from_bytes(data[position : position + 4], "little") * _M & _MASK
-        k ^= k >> 24
-        h = (h * _M & _MASK) ^ (k * _M & _MASK)
-    if length > whole:
-        h ^= int.from_bytes(data[whole:], "little")
-        h = h * _M & _MASK
-    h ^= h >> 13
-    h = h * _M & _MASK
-    h ^= h >> 15
-    return h - (1 << 32) if h >> 31 else h
+_NO_SIGN = 0x7FFFFFFF
 
 
 @lru_cache(maxsize=65_536)
 def partition_for_key(key: bytes, partition_count: int) -> int:
     """The partition of a key; an empty key is a key too."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+    return (murmur2(key) & _NO_SIGN) % partition_count
+
+
+def partitions_for_keys(keys: Sequence[bytes | None], partition_count: int) -> list[int | None]:
+    """`partition_for_key` of each; None, for any partition, of a record without a key."""
+    hashes = murmur2_of_all([key for key in keys if key is not None])
+    if len(hashes) == len(keys):
+        return [(number & _NO_SIGN) % partition_count for number in hashes]
+    left = iter(hashes)
+    return [None if k is None else (next(left) & _NO_SIGN) % partition_count for k in keys]
 
 
 class StickyPartitioner:

@@ -37,8 +37,9 @@ from hightide.produce.checks import (
     too_large,
 )
 from hightide.produce.delivery import Delivery, wait_done
+from hightide.produce.joining import Joining
 from hightide.produce.options import ProducerOptions
-from hightide.produce.partitioner import StickyPartitioner, partition_for_key
+from hightide.produce.partitioner import StickyPartitioner, partition_for_key, partitions_for_keys
 from hightide.produce.sender import Sender
 from hightide.protocol.batch_builder import Batch
 from hightide.protocol.errors import (
@@ -83,8 +84,7 @@ class Producer:
         self._sender: Sender | None = None
         self._stack = AsyncExitStack()
         self._owes_checkpoint = False
-        self._open: dict[str, Batch] = {}
-        """By topic, the batch that its next record without key or partition joins if it fits."""
+        self._joining = Joining()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -118,7 +118,6 @@ class Producer:
                 if sender is not None:
                     sender.abandon_all(closed("producer"))
                 self._cluster = self._sender = None
-                self._open.clear()
         if kind is None and sender is not None and sender.unseen.error is not None:
             raise sender.unseen.error
 
@@ -166,17 +165,16 @@ class Producer:
         `ApiError` if the topic does not exist, `RecordTooLarge`, `UsageError`, or `RequestTimedOut`
         after max_block_ms without metadata or memory.
         """
-        # Nearly every record of a loop joins the batch of the one before it.
+        # Nearly every record of a loop joins the batch of one before it.
         if (
-            key is None
-            and partition is None
+            partition is None
             and timestamp is None
             and headers == ()
             and topic.__class__ is str
-            and (batch := self._open.get(topic)) is not None
+            and (batch := self._joining.find(topic, key)) is not None
             and value.__class__ is bytes
             and not self._owes_checkpoint
-            and (index := self._accumulator.join(batch, value, self._clock.now_ms()))
+            and (index := self._accumulator.join(batch, key, value, self._clock.now_ms()))
         ):
             return Delivery(batch, index)
         return await self._send(NewRecord(topic, value, key, partition, timestamp, tuple(headers)))
@@ -215,7 +213,7 @@ class Producer:
         """Put a record into a batch, and send that if nothing is to be waited for."""
         topic, value, key, partition, timestamp, headers = record
         count = sender.partition_counts[topic]
-        may_join = key is None and partition is None and self._partitioner is None
+        may_join = partition is None and self._partitioner is None
         if partition is None and self._partitioner is not None:
             partition = self._partitioner(topic, key, value, count)
         if partition is None:
@@ -233,7 +231,8 @@ class Producer:
             topic, partition, key, value, timestamp, headers, size, trio.current_time()
         )
         if may_join:
-            self._open[topic] = batch
+            queue = self._accumulator.queue_of(batch)
+            self._joining.keep(queue, count, has_key=key is not None)
         if news:
             if not (is_sent := sender.send_now(batch)):
                 sender.tell(batch)
@@ -317,7 +316,7 @@ class Producer:
         """The partition of each record; None: any."""
         own = self._partitioner
         if own is None:
-            return [None if k is None else partition_for_key(k, count) for k in keys or ()]
+            return partitions_for_keys(keys or (), count)
         places: list[int | None] = []
         for key, value in zip(keys or repeat(None, len(values)), values, strict=True):
             places.append(checked_partition(topic, own(topic, key, value, count), count))
