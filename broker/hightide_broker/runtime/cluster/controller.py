@@ -43,6 +43,7 @@ from hightide_broker.core.cluster.changes import AnyChange, RegisterBroker, SetV
 from hightide_broker.core.cluster.controller import Controller, Decision
 from hightide_broker.core.cluster.image import ClusterImage
 from hightide_broker.core.cluster.mutations import MutationQuotas, Take, unlimited
+from hightide_broker.core.cluster.partitions import REBALANCE_MAX
 from hightide_broker.core.cluster.users import SECRET_BYTES
 from hightide_broker.core.quorum.roles import Voter
 from hightide_broker.runtime.base.call import ANONYMOUS, Peer
@@ -57,6 +58,9 @@ from hightide_broker.trace.events import Event, PartitionChanged, Tell, tell_nob
 log = logging.getLogger("hightide.controller")
 
 _NO_ROOM_PAUSE_S = 1.0
+REBALANCE_SOON_S = 10.0
+"""After so long leaders are moved back for the first time in a term, and again if there were too
+many: a cluster that was stopped is led by the node that stopped last."""
 CHANGES_TOLD_MAX = 20
 """Lines for changes that are made together: a broker may leave the ISR of thousands."""
 
@@ -177,7 +181,7 @@ class ControllerShell:
         """Fence brokers that are gone or silent, and move leaders back, until the term is over."""
         assert self._active is not None
         core = self._active.core
-        rebalance_at = trio.current_time() + self._rebalance_s
+        rebalance_at = trio.current_time() + min(REBALANCE_SOON_S, self._rebalance_s)
         settled, losses = False, -1
         while True:
             began = trio.current_time()
@@ -193,10 +197,14 @@ class ControllerShell:
                     self._append(gone, NOBODY_LISTENS)
                 self._append(core.brokers.fence_silent(trio.current_time()), NOT_HEARD)
                 if trio.current_time() >= rebalance_at:
-                    rebalance_at = trio.current_time() + self._rebalance_s
+                    pause_s = float(self._rebalance_s)
                     if self._config[keys.AUTO_LEADER_REBALANCE_ENABLE]:
                         is_well = core.brokers.who_is_well(trio.current_time())
-                        self._append(core.partitions.rebalance(is_well), BACK_TO_PREFERRED)
+                        back = core.partitions.rebalance(is_well)
+                        self._append(back, BACK_TO_PREFERRED)
+                        if len(back) == REBALANCE_MAX:
+                            pause_s = min(REBALANCE_SOON_S, pause_s)
+                    rebalance_at = trio.current_time() + pause_s
                 self._took_since(began)
             except Refused as refusal:
                 if term.committed.closed is not None:
