@@ -86,6 +86,8 @@ class Cluster:
         self.request_timeout_s = options.request_timeout_ms / 1000
         self.metadata = Metadata(max_age_s=options.metadata_max_age_ms / 1000)
         """What is known of brokers, topics and leaders."""
+        self.on_learned: Callable[[], None] = _nothing
+        """Called when an answer has told of them, whoever asked."""
         self._any_broker = AnyBroker(parse_bootstrap(options.bootstrap_servers))
         network = network_for(options)
         self._pool = ConnectionPool(network, nursery, client_id=options.client_id)
@@ -122,6 +124,7 @@ class Cluster:
             now = trio.current_time()
             if not self.metadata.learn(answer, is_complete=names is None, now=now):
                 self._any_broker.was_unhelpful()
+            self.on_learned()
             return answer
 
     async def topic(

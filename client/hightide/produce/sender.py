@@ -72,6 +72,7 @@ class Sender:
         self.answer_s = 0.0
         """How long all answers took together."""
         self._cluster = cluster
+        cluster.on_learned = self.wake
         self._nursery = nursery
         self._acks = acks
         self._idempotent = idempotent
@@ -95,7 +96,7 @@ class Sender:
         """When the housekeeping task looks again by itself."""
 
     def wake(self) -> None:
-        """There is news that may concern every partition: a flush, a need for memory."""
+        """There is news that may concern every partition: leaders, a flush, a need for memory."""
         self._wake.set()
         for line in self._lines.values():
             line.wake()
@@ -197,7 +198,7 @@ class Sender:
         while self._has_to_look():
             failures = await self._refresh(failures)
         self._is_looking = False
-        self.wake()
+        self._wake.set()
 
     async def _refresh(self, failures: int) -> int:
         """Look for leaders again; how often in a row that was in vain."""
