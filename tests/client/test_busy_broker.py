@@ -98,6 +98,18 @@ async def test_a_full_batch_waits_for_no_answer_and_takes_others_along(autojump_
         assert trio.current_time() == began
 
 
+async def test_what_cannot_grow_waits_for_no_answer(autojump_clock):
+    pa = pytest.importorskip("pyarrow")
+    broker = FakeBroker({"t": 10})
+    async with in_memory(broker) as network, producer_of(broker, network) as producer:
+        await make_known(producer, 10)
+        broker.will(m.ProduceRequest, *[STORE_AND_SAY_NOTHING] * BUSY_REQUESTS)
+        await make_busy(producer)
+        began = trio.current_time()
+        await (await producer.send_arrow(pa.table({"value": [b"y"]}), "t", partition=6))
+        assert trio.current_time() == began
+
+
 async def test_an_answer_frees_the_next_request_at_once(autojump_clock):
     broker = SlowBroker({"t": 10})
     async with in_memory(broker) as network, producer_of(broker, network) as producer:

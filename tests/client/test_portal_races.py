@@ -122,17 +122,17 @@ def test_an_interrupted_send_leaves_a_producer_that_works(node, monkeypatch):
 
 
 def test_who_may_not_wait_is_told_so_instead_of_waiting_for_room():
-    places = Places(1)
-    places.take(pytest.fail, every_s=1)
+    places, first = Places(1), []
+    places.take(pytest.fail, every_s=1, count=1, into=first)
     with pytest.raises(KeyError):
-        places.take({}.popitem, every_s=3600)
-    places.leave()
-    places.take(pytest.fail, every_s=1)
+        places.take({}.popitem, every_s=3600, count=1, into=[])
+    places.leave(first)
+    places.take(pytest.fail, every_s=1, count=1, into=[])
 
 
 def test_places_are_given_back_while_another_thread_is_kept_in_the_middle_of_taking_some():
-    places = Places(2)
-    places.take(pytest.fail, every_s=1, count=2)
+    places, mine = Places(2), []
+    places.take(pytest.fail, every_s=1, count=2, into=mine)
     held, go_on = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -143,32 +143,32 @@ def test_places_are_given_back_while_another_thread_is_kept_in_the_middle_of_tak
     holder = threading.Thread(target=hold, daemon=True)
     holder.start()
     assert held.wait(HANGS_S)
-    assert within_patience(lambda: places.leave(2)) is None
+    assert within_patience(lambda: places.leave(mine)) is None
     go_on.set()
     holder.join(HANGS_S)
-    places.take(pytest.fail, every_s=1, count=2)
+    places.take(pytest.fail, every_s=1, count=2, into=[])
 
 
 def test_places_go_to_the_first_in_line_also_if_fewer_would_do_for_the_next() -> None:
     places, order = Places(3), []
 
     def take(name: str, count: int) -> None:
-        places.take(lambda: None, every_s=0.05, count=count)
+        places.take(lambda: None, every_s=0.05, count=count, into=[])
         order.append(name)
 
-    places.take(pytest.fail, every_s=1, count=3)
+    places.take(pytest.fail, every_s=1, count=3, into=[])
     threads = []
     for name, count in (("large", 3), ("small", 1)):
         threads.append(threading.Thread(target=take, args=(name, count), daemon=True))
         threads[-1].start()
         while len(places._line) < len(threads):
             time.sleep(0.001)
-    places.leave(1)
+    places.leave([1])
     assert order == []
-    places.leave(2)
+    places.leave([2])
     threads[0].join(HANGS_S)
     assert order == ["large"]
-    places.leave(3)
+    places.leave([3])
     threads[1].join(HANGS_S)
     assert order == ["large", "small"]
 

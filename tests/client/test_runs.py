@@ -115,26 +115,27 @@ def test_a_run_grows_while_there_are_places_and_gives_all_of_them_back():
     for _ in range(3):
         for _ in range(most):
             put(queue, "t", b"x" * (1024 - RECORD_OVERHEAD))
-        assert not queue._places.take_now(QUEUE_KIB - most + RUN_KIB), "what is queued has them"
+        assert not queue._places.take_now(QUEUE_KIB - most + RUN_KIB, []), "what is queued has them"
         sizes = [len(values) for _, values, _ in taken(queue)]
         assert max(sizes) <= RUN_KIB + 1
         assert len(sizes) <= most // RUN_KIB + 1
-        assert queue._places.take_now(QUEUE_KIB), "all of them are free"
-        queue._places.leave(QUEUE_KIB)
+        every = []
+        assert queue._places.take_now(QUEUE_KIB, every), "all of them are free"
+        queue._places.leave(every)
 
 
 def test_a_run_that_is_taken_while_it_grows_gives_its_places_back():
     queue = queue_with(("t", b"1"))
     run, take_now = queue._last["t"], queue._places.take_now
 
-    def late(count):
+    def late(count, into):
         assert queue.take() is run
-        return take_now(count)
+        return take_now(count, into)
 
     queue._places.take_now = late
     assert queue.join("t", b"x" * (FIRST_KIB << 10), None, None) is None
     assert run.records == [b"1"]
-    assert take_now(QUEUE_KIB), "all of them are free"
+    assert take_now(QUEUE_KIB, []), "all of them are free"
 
 
 def test_a_run_is_no_larger_than_a_record_may_be():

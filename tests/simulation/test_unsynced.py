@@ -39,9 +39,9 @@ def test_every_promise_is_kept_and_something_may_be_lost():
 
 @LONG
 def test_what_was_decided_before_power_went_may_be_known_after_it():
-    """One of two was killed, and the other one was in sync alone, as nobody had heard yet when it
-    lost its power: what only the first has on its disk is lost if it comes back too late."""
-    outcome = run_seed(78, unsynced=True)
+    """Who may lead was written down before they lost their power, and committed after it: what they
+    had not synced by then is lost, and nobody else is asked for it."""
+    outcome = run_seed(116, unsynced=True)
     assert (outcome.violation, outcome.counts["lost"] > 0) == ("", True)
 
 

@@ -54,7 +54,7 @@ class Run:
     __slots__ = (
         "asked", "begun_at", "error", "gathers", "indexes", "is_keyed", "is_over", "is_taken",
         "more", "numbers", "partition", "placement", "producer", "records", "room", "see", "single",
-        "slots", "topic", "waiter", "weights",
+        "size", "slots", "topic", "waiter", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,8 @@ class Run:
         """Whether others may join."""
         self.room = -1
         """Bytes that it still takes, as records are counted; less than 0: it is not open."""
+        self.size = 0
+        """Bytes of its first record, as records are counted."""
         self.weights: list[int] = []
         """Places in the queue that it has, of a KiB each, as it took them. Each is given back by
         one side, whichever removes it."""
@@ -217,18 +219,16 @@ class RunQueue:
         """Places for as much again as a run has, if it is open, and not as large as one becomes."""
         has = sum(run.weights)
         more = min(has, (self._run_bytes >> 10) - has)
-        if run.room < 0 or more <= 0 or not self._places.take_now(more):
+        if run.room < 0 or more <= 0:
             return False
-        run.weights.append(more)
-        run.room += more << 10
-        if run.is_taken:
-            self._give_back(run)  # whoever took it may have looked before
-        return True
-
-    def _give_back(self, run: Run) -> None:
-        with suppress(IndexError):  # until nothing is left
-            while True:
-                self._places.leave(run.weights.pop())
+        try:
+            is_larger = self._places.take_now(more, run.weights)
+        finally:
+            if run.is_taken:  # whoever took it may have looked before
+                self._places.leave(run.weights)
+        if is_larger:
+            run.room += more << 10
+        return is_larger
 
     def begin(self, run: Run, check: Callable[[], None]) -> None:
         """Put a run behind all others; waits only while they are too large, and `check` may raise
@@ -237,7 +237,7 @@ class RunQueue:
         parts = first if run.is_keyed else (first,)
         headers = () if run.more is None else run.more.headers
         pairs = [pair for pair in headers if isinstance(pair, tuple | list)]
-        size = RECORD_OVERHEAD + sum(map(_size, [*parts, *chain.from_iterable(pairs)]))
+        run.size = size = RECORD_OVERHEAD + sum(map(_size, [*parts, *chain.from_iterable(pairs)]))
         run.gathers = (
             run.more is None
             and all(part.__class__ is bytes for part in parts)
@@ -247,9 +247,8 @@ class RunQueue:
         )
         weight = min(max(1 + (size >> 10), FIRST_KIB if run.gathers else 1), self._kib)
         is_queued = False
-        self._places.take(check, every_s=LOOK_S, count=weight)
         try:
-            run.weights.append(weight)
+            self._places.take(check, every_s=LOOK_S, count=weight, into=run.weights)
             with self._lock:
                 self._items.append(run)
                 is_queued = True
@@ -258,12 +257,12 @@ class RunQueue:
                     self._last[str.__str__(run.topic)] = run
         finally:
             if not is_queued:
-                self._give_back(run)
+                self._places.leave(run.weights)
 
     def open(self, run: Run) -> None:
         """More records may gather in a run that was begun, as trio's thread knows of it by now."""
         if run.gathers:
-            run.room = min(FIRST_KIB << 10, self._run_bytes)
+            run.room = min((sum(run.weights) << 10) - run.size, self._run_bytes)
 
     def mark(self) -> trio.Event:
         """A place behind all that was put here so far; it is set once everything before it was
@@ -286,7 +285,7 @@ class RunQueue:
             item.take()
             if isinstance(item.topic, str) and self._last.get(item.topic) is item:
                 self._last.pop(item.topic, None)
-            self._give_back(item)
+            self._places.leave(item.weights)
             return item
 
 

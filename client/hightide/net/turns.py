@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
@@ -39,76 +39,83 @@ class Turns:
 
 class Places:
     """So many places for threads, which take some at a time. A semaphore's go to the quickest,
-    again and again."""
+    again and again. Who has places has a list of how many it was given each time.
+
+    Ctrl-C strikes where something is called, or a loop goes round: no call stands between the steps
+    that take places and write down whose they are, or that give them back."""
 
     def __init__(self, count: int) -> None:
         self._count = self._free = count
         self._left: deque[int] = deque()
         """Places that were given back, and are not free yet."""
-        self._line: deque[tuple[threading.Event, int]] = deque()
+        self._line: deque[tuple[threading.Lock, int, list[int]]] = deque()
+        """Who waits: for a lock to be released, and for how many places, into which list."""
         self._lock = threading.RLock()  # the handler of a signal may come here, too
 
-    def take(self, look: Callable[[], None], *, every_s: float, count: int = 1) -> None:
-        """Wait for places, at most as many as there are; `look` is called meanwhile, and may
-        raise."""
+    def take(
+        self, look: Callable[[], None], *, every_s: float, count: int, into: list[int]
+    ) -> None:
+        """Wait for places, at most as many as there are; `look` is called meanwhile, and may raise.
+        `into`, which is empty, has them or not where this does not return."""
         assert count <= self._count, f"{count} of {self._count}: they can never be had"
-        turn, is_given = (threading.Event(), count), False
+        is_given = threading.Lock()
+        is_given.acquire()
+        turn = is_given, count, into
         try:
             with self._lock:
-                self._give()
-                if count <= self._free and not self._line:
-                    is_given = True
-                    self._free -= count
-                    return
                 self._line.append(turn)
-            look()
-            while not (is_given := turn[0].wait(every_s)):
-                self._try_to_give()
+                self._give()
+            while not into:
                 look()
+                is_given.acquire(timeout=every_s)
+                self._try_to_give()
         finally:
-            if not is_given:
-                self._go(turn)
+            self._go(turn)
             self._try_to_give()
 
-    def take_now(self, count: int) -> bool:
-        """Take places if so many are free, and nobody waits for some; waits for nobody, not even
-        for the lock."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
+    def take_now(self, count: int, into: list[int]) -> bool:
+        """Take places if so many are free, and nobody waits for some."""
+        with self._lock:
             self._give()
-            if count > self._free or self._line:
-                return False
-            self._free -= count
-            return True
-        finally:
-            self._lock.release()
+            may = count <= self._free and not self._line
+            if may:
+                self._free -= count
+                into += [count]
+        self._try_to_give()
+        return may
 
-    def _go(self, turn: tuple[threading.Event, int]) -> None:
+    def _go(self, turn: tuple[threading.Lock, int, list[int]]) -> None:
         with self._lock:
             if turn in self._line:
                 self._line.remove(turn)
-            elif turn[0].is_set():  # it was given the places meanwhile
-                self._left.append(turn[1])
             self._give()
 
-    def leave(self, count: int = 1) -> None:
-        """Give places back; who is next in line gets them. Waits for nobody: who holds the lock
-        may be a thread that the handler of a signal keeps waiting, and gives them then."""
-        self._left.append(count)
+    def leave(self, places: list[int]) -> None:
+        """Give back what a list has; who is next in line gets it. Waits for nobody: who holds the
+        lock may be a thread that the handler of a signal keeps waiting, and gives it then."""
+        with suppress(IndexError):  # nothing is left
+            self._left.extend(iter(places.pop, None))
         self._try_to_give()
 
     def _try_to_give(self) -> None:
-        while self._left and self._lock.acquire(blocking=False):
+        while self._left:
+            has_it: list[bool] = []
             try:
+                has_it += map(self._lock.acquire, (False,))  # no call of Python's, see above
+                if not has_it[0]:
+                    return
                 self._give()
             finally:
-                self._lock.release()
+                if True in has_it:
+                    self._lock.release()
 
     def _give(self) -> None:
         while self._left:
-            self._free += self._left.popleft()
+            self._free += self._left[0]
+            del self._left[0]
         while self._line and self._line[0][1] <= self._free:
-            event, count = self._line.popleft()
+            is_given, count, into = self._line[0]
             self._free -= count
-            event.set()
+            into += [count]
+            del self._line[0]
+            is_given.release()

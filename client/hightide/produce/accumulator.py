@@ -77,11 +77,9 @@ class PartitionQueue:
         return self.pending[-1].room if self.pending else 0
 
     @property
-    def is_full(self) -> bool:
-        """Whether nothing more is put into its first batch, as that has its size or another one is
-        behind it."""
-        pending = self.pending
-        return len(pending) > 1 or (bool(pending) and pending[0].size >= self.batch_size)
+    def can_grow(self) -> bool:
+        """Whether more may be put into its first batch."""
+        return len(self.pending) == 1 and self.room > 0
 
     @property
     def is_idle(self) -> bool:
@@ -135,7 +133,7 @@ class Accumulator:
         now: float,
     ) -> tuple[Batch, bool]:
         """Put a record of `size` bytes at the end of its partition; its batch, of which it is the
-        last record, and whether a sender has news: a first record, or a batch that became full."""
+        last record, and whether a sender has news: a new batch, for which one before it is full."""
         batch, news = self._open_batch(topic, partition, size, now)
         if headers:
             batch.headers[len(batch.values)] = headers
@@ -276,7 +274,8 @@ class Accumulator:
             if queue.sequenced_count - oldest + 1 >= self._max_in_flight:
                 return float("inf")
         first = queue.pending[0]
-        waits_not = queue.is_full or first.attempts or self.flushing or self.waiting_for_memory
+        is_whole = len(queue.pending) > 1 or first.size >= queue.batch_size or first.attempts
+        waits_not = is_whole or self.flushing or self.waiting_for_memory
         linger_ends = now if waits_not else first.created_at + self._linger_s
         # Another leader is no reason to wait: it was the one before that failed (KIP-951).
         is_another = leader_epoch > queue.tried_epoch

@@ -5,7 +5,7 @@ then goes with it: batches grow with the load by themselves, as under Kafka's li
 flight for a connection. Without that, a loop over many partitions sends each record by itself, and
 each costs what a batch costs. It is not a hard limit, as a partition that is slow to be replicated
 would hold up the others: where no answer comes, a request goes after a pause all the same. Batches
-that are full wait for nothing here.
+to which nothing can be added wait for nothing here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Line:
         """Whether the broker owes so many answers that batches wait for one."""
         return self._unanswered >= BUSY_REQUESTS
 
-    def goes_at(self, ready_at: float, *, is_full: bool) -> float:
+    def goes_at(self, ready_at: float, *, can_grow: bool) -> float:
         """When a batch that is ready at some time is to be sent; what is ready by then goes with
         it."""
-        if is_full or not self.is_busy:
+        if not can_grow or not self.is_busy:
             return ready_at
         return max(ready_at, self._sent_at + BUSY_PAUSE_S)
 

@@ -84,7 +84,7 @@ class Producer:
         self._sender: Sender | None = None
         self._stack = AsyncExitStack()
         self._owes_checkpoint = False
-        self._joining = Joining()
+        self._joining = Joining({})
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -140,6 +140,7 @@ class Producer:
                 backoff_s=options.retry_backoff_ms / 1000,
                 on_retry=options.on_retry,
             )
+            self._joining = Joining(self._sender.partition_counts)
             start(nursery, self._sender.keep_house)
             try:
                 yield
@@ -232,7 +233,7 @@ class Producer:
         )
         if may_join:
             queue = self._accumulator.queue_of(batch)
-            self._joining.keep(queue, count, has_key=key is not None)
+            self._joining.keep(queue, has_key=key is not None)
         if news:
             if not (is_sent := sender.send_now(batch)):
                 sender.tell(batch)

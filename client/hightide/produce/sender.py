@@ -112,7 +112,7 @@ class Sender:
         if now + self._delivery_timeout_s < self._house_sleeps_until:
             self._wake.set()
         ready_at = self.accumulator.ready_at(queue, now, leader.leader_epoch)
-        line.look_at(line.goes_at(ready_at, is_full=queue.is_full))
+        line.look_at(line.goes_at(ready_at, can_grow=queue.can_grow))
         if queue.is_used_up:
             line.wake()  # and ask for another producer id
 
@@ -274,7 +274,7 @@ class Sender:
                 ready_at = self.accumulator.ready_at(queue, now, leader.leader_epoch)
                 if ready_at <= now:
                     ready.append((queue, leader.leader_epoch))
-                next_at = min(next_at, line.goes_at(ready_at, is_full=queue.is_full))
+                next_at = min(next_at, line.goes_at(ready_at, can_grow=queue.can_grow))
             if self.accumulator.wants_id and not self._is_renewing:
                 self._is_renewing = True
                 start(self._nursery, self._renew_id)
@@ -429,6 +429,7 @@ class Sender:
         elif code in TOO_LARGE and len(batch) > 1:
             self.accumulator.split(batch)
             self._announce(batch)
+            self.wake()  # others may be full by this
         elif error.retriable:
             if error.refresh:
                 self._cluster.lost_leader(batch.topic, batch.partition, result.current_leader)

@@ -197,14 +197,14 @@ class ControllerShell:
                     self._append(gone, NOBODY_LISTENS)
                 self._append(core.brokers.fence_silent(trio.current_time()), NOT_HEARD)
                 if trio.current_time() >= rebalance_at:
-                    pause_s = float(self._rebalance_s)
+                    rebalance_at = trio.current_time() + self._rebalance_s
                     if self._config[keys.AUTO_LEADER_REBALANCE_ENABLE]:
                         is_well = core.brokers.who_is_well(trio.current_time())
                         back = core.partitions.rebalance(is_well)
                         self._append(back, BACK_TO_PREFERRED)
                         if len(back) == REBALANCE_MAX:
-                            pause_s = min(REBALANCE_SOON_S, pause_s)
-                    rebalance_at = trio.current_time() + pause_s
+                            soon = trio.current_time() + REBALANCE_SOON_S
+                            rebalance_at = min(rebalance_at, soon)
                 self._took_since(began)
             except Refused as refusal:
                 if term.committed.closed is not None:

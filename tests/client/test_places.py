@@ -1,0 +1,149 @@
+"""Places that threads take and give back: none is lost, and no lock stays held, wherever Ctrl-C
+strikes.
+
+Goal: the docstring of `Places`. Method: an exception at each point in turn where Python looks for
+signals, which is after a call, where a function begins, and where a loop goes round.
+"""
+
+import dis
+import sys
+import threading
+
+import pytest
+
+from hightide.net import turns
+from hightide.net.turns import Places
+
+COUNT = 10
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Striking:
+    """A trace function that raises at one of the points, counted from 1."""
+
+    def __init__(self, number):
+        self._left = number
+        self._before = {}
+
+    def __call__(self, frame, event, _):
+        if frame.f_code.co_filename != turns.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        before = self._before.get(frame, "")
+        if event == "opcode":
+            self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if event == "call" or (event == "opcode" and before.startswith(("CALL", "JUMP_BACKWARD"))):
+            self._left -= 1
+            if not self._left:
+                raise Interrupted
+        return self
+
+
+def struck(number, work):
+    """Do something, with an interruption at that point; False if it has fewer points."""
+    traced = sys.gettrace()
+    sys.settrace(Striking(number))
+    try:
+        work()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(traced)
+    return False
+
+
+def in_thread(work):
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits for a lock that nobody gives back"
+
+
+def nobody_waits():
+    pytest.fail("there are places")
+
+
+def take(places):
+    mine = []
+    try:
+        places.take(nobody_waits, every_s=60, count=4, into=mine)
+        places.take_now(3, mine)
+    finally:
+        sys.settrace(None)  # Ctrl-C strikes once
+        places.leave(mine)
+
+
+def give_back(places):
+    mine = []
+    sys.settrace(None)
+    assert places.take_now(COUNT, mine)
+    sys.settrace(places.trace)
+    try:
+        places.leave(mine)
+    finally:
+        sys.settrace(None)
+        places.leave(mine)  # what has been given back is not there any more
+
+
+def wait(places):
+    """Somebody else has all of them, and gives them back when this one looks."""
+    mine, all_of_them = [], []
+    sys.settrace(None)
+    assert places.take_now(COUNT, all_of_them)
+    sys.settrace(places.trace)
+    try:
+        places.take(lambda: places.leave(all_of_them), every_s=0.001, count=4, into=mine)
+    finally:
+        sys.settrace(None)
+        places.leave(mine)
+        places.leave(all_of_them)
+
+
+def serve_another(places):
+    """A thread waits for what this one gives back; it looks again by itself soon after."""
+    mine, here = [], threading.Event()
+
+    def ask():
+        its = []
+        places.take(here.set, every_s=0.1, count=4, into=its)
+        places.leave(its)
+
+    sys.settrace(None)
+    assert places.take_now(COUNT, mine)
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    assert here.wait(60)
+    sys.settrace(places.trace)
+    try:
+        places.leave(mine)
+    finally:
+        sys.settrace(None)
+        places.leave(mine)
+        thread.join(60)
+        assert not thread.is_alive(), "it was forgotten"
+
+
+def is_whole_after(number, work):
+    """Whether somebody else may have all places once that point was struck; and whether it was."""
+    places, found = Places(COUNT), []
+
+    def traced():
+        places.trace = sys.gettrace()
+        work(places)
+
+    was_struck = struck(number, traced)
+    in_thread(lambda: found.append(places.take_now(COUNT, [])))
+    return found == [True], was_struck
+
+
+@pytest.mark.parametrize("work", [take, give_back, wait, serve_another])
+def test_an_interruption_at_any_point_loses_no_place_and_leaves_no_lock(work):
+    number, was_struck = 0, True
+    while was_struck:
+        number += 1
+        is_whole, was_struck = is_whole_after(number, work)
+        assert is_whole, f"struck at point {number}"
+    assert number > 10, "the points were not found"
