@@ -7,6 +7,7 @@ Goal: the docstrings of `hightide.blocking.runs`. Method: the queue alone.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 
 import pytest
 from test_blocking import node, producer_of, within_patience  # noqa: F401
@@ -275,7 +276,8 @@ def test_threads_that_join_while_runs_are_taken_lose_nothing_and_double_nothing(
     for own in sent:
         for delivery, value in own:
             run = delivery._run
-            assert run.records[run.indexes.index(delivery._index)] == value
+            place = bisect_left(run.indexes, delivery._index)
+            assert (run.indexes[place], run.records[place]) == (delivery._index, value)
     for name in range(3):
         numbers = [int(value.split()[1]) for value in stored if value.startswith(b"%d " % name)]
         assert numbers == list(range(20_000))

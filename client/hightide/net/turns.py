@@ -58,6 +58,8 @@ class Places:
         """Wait for places, at most as many as there are; `look` is called meanwhile, and may raise.
         `into`, which is empty, has them or not where this does not return."""
         assert count <= self._count, f"{count} of {self._count}: they can never be had"
+        if self.take_now(count, into):
+            return
         is_given = threading.Lock()
         is_given.acquire()
         turn = is_given, count, into
