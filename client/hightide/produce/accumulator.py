@@ -241,11 +241,6 @@ class Accumulator:
         """The queues that hold anything."""
         return list(self._active)
 
-    @property
-    def is_active(self) -> bool:
-        """Whether any queue holds anything."""
-        return bool(self._active)
-
     def queue_of(self, batch: Batch) -> PartitionQueue:
         """The queue that a batch is in, or was."""
         return self._queues[(batch.topic, batch.partition)]

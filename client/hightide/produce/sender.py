@@ -104,17 +104,23 @@ class Sender:
     def tell(self, batch: Batch) -> None:
         """A batch was begun, or has its outcome: its partition may have something to be sent."""
         now, queue = trio.current_time(), self.accumulator.queue_of(batch)
-        leader = self._cluster.metadata.leader(batch.topic, batch.partition)
-        line = self._lines.get(leader.leader) if leader else None
-        if leader is None or line is None:
+        way = self._way_of(batch)
+        if way is None:
             self._wake.set()
             return
+        leader, line = way
         if now + self._delivery_timeout_s < self._house_sleeps_until:
             self._wake.set()
         ready_at = self.accumulator.ready_at(queue, now, leader.leader_epoch)
         line.look_at(line.goes_at(ready_at, can_grow=queue.can_grow))
         if queue.is_used_up:
             line.wake()  # and ask for another producer id
+
+    def _way_of(self, batch: Batch) -> tuple[m.PartitionMetadata, Line] | None:
+        """Who leads a batch's partition, and the line there, if there are both."""
+        leader = self._cluster.metadata.leader(batch.topic, batch.partition)
+        line = self._lines.get(leader.leader) if leader else None
+        return None if leader is None or line is None else (leader, line)
 
     @property
     def in_flight(self) -> int:
@@ -292,9 +298,11 @@ class Sender:
             return False
         if self.accumulator.ready_at(queue, now) > now:
             return False
-        leader = self._cluster.metadata.leader(batch.topic, batch.partition)
-        line = self._lines.get(leader.leader) if leader else None
-        if leader is None or line is None or line.is_busy:
+        way = self._way_of(batch)
+        if way is None:
+            return False
+        leader, line = way
+        if line.is_busy:
             return False
         connection = self._cluster.connection_now(leader.leader)
         if connection is None or connection.is_sending:
