@@ -5,6 +5,7 @@ does not hold up the others. Method: `FakeBroker` in memory on trio's autojump c
 """
 
 import random
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from hightide.protocol import messages as m
 
 ANSWER_S = BUSY_PAUSE_S / 4
 BATCH = 1000
+PARTITIONS = 10
 
 
 class SlowBroker(FakeBroker):
@@ -39,20 +41,25 @@ def producer_of(broker, network):
     )
 
 
-async def make_known(producer, count):
-    """A record to each partition that was acknowledged: the first batch of each goes alone."""
-    for partition in range(count):
-        await (await producer.send("t", b"first", partition=partition))
-    await trio.sleep(1)
-
-
-async def make_busy(producer):
-    """As many requests as a broker may owe answers to, each with one record."""
-    for partition in range(BUSY_REQUESTS):
-        await producer.send("t", b"x", partition=partition)
-        await trio.sleep(0)
-    await trio.testing.wait_all_tasks_blocked()
-    assert producer.metrics()["requests_in_flight"] == BUSY_REQUESTS
+@asynccontextmanager
+async def busy(broker, *others, is_silent=True):
+    """A producer whose broker owes it as many answers as it may; and the time. The partitions are
+    known: the first batch of each goes alone."""
+    async with (
+        in_memory(broker, *others) as network,
+        producer_of(broker, network) as producer,
+    ):
+        for partition in range(PARTITIONS):
+            await (await producer.send("t", b"first", partition=partition))
+        await trio.sleep(1)
+        if is_silent:
+            broker.will(m.ProduceRequest, *[STORE_AND_SAY_NOTHING] * BUSY_REQUESTS)
+        for partition in range(BUSY_REQUESTS):
+            await producer.send("t", b"x", partition=partition)
+            await trio.sleep(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert producer.metrics()["requests_in_flight"] == BUSY_REQUESTS
+        yield producer, trio.current_time()
 
 
 async def test_a_loop_over_many_partitions_shares_its_requests(autojump_clock):
@@ -71,12 +78,8 @@ async def test_a_loop_over_many_partitions_shares_its_requests(autojump_clock):
 
 
 async def test_what_a_slow_partition_holds_up_goes_after_a_pause(autojump_clock):
-    broker = FakeBroker({"t": 10})
-    async with in_memory(broker) as network, producer_of(broker, network) as producer:
-        await make_known(producer, 10)
-        broker.will(m.ProduceRequest, *[STORE_AND_SAY_NOTHING] * BUSY_REQUESTS)
-        await make_busy(producer)
-        began = trio.current_time()
+    broker = FakeBroker({"t": PARTITIONS})
+    async with busy(broker) as (producer, began):
         others = [await producer.send("t", b"y", partition=p) for p in range(5, 10)]
         asked = broker.count(m.ProduceRequest)
         for other in others:
@@ -86,12 +89,8 @@ async def test_what_a_slow_partition_holds_up_goes_after_a_pause(autojump_clock)
 
 
 async def test_a_full_batch_waits_for_no_answer_and_takes_others_along(autojump_clock):
-    broker = FakeBroker({"t": 10})
-    async with in_memory(broker) as network, producer_of(broker, network) as producer:
-        await make_known(producer, 10)
-        broker.will(m.ProduceRequest, *[STORE_AND_SAY_NOTHING] * BUSY_REQUESTS)
-        await make_busy(producer)
-        began = trio.current_time()
+    broker = FakeBroker({"t": PARTITIONS})
+    async with busy(broker) as (producer, began):
         small = await producer.send("t", b"y", partition=6)
         await (await producer.send("t", b"y" * BATCH, partition=7))
         await small
@@ -100,35 +99,24 @@ async def test_a_full_batch_waits_for_no_answer_and_takes_others_along(autojump_
 
 async def test_what_cannot_grow_waits_for_no_answer(autojump_clock):
     pa = pytest.importorskip("pyarrow")
-    broker = FakeBroker({"t": 10})
-    async with in_memory(broker) as network, producer_of(broker, network) as producer:
-        await make_known(producer, 10)
-        broker.will(m.ProduceRequest, *[STORE_AND_SAY_NOTHING] * BUSY_REQUESTS)
-        await make_busy(producer)
-        began = trio.current_time()
+    broker = FakeBroker({"t": PARTITIONS})
+    async with busy(broker) as (producer, began):
         await (await producer.send_arrow(pa.table({"value": [b"y"]}), "t", partition=6))
         assert trio.current_time() == began
 
 
 async def test_an_answer_frees_the_next_request_at_once(autojump_clock):
-    broker = SlowBroker({"t": 10})
-    async with in_memory(broker) as network, producer_of(broker, network) as producer:
-        await make_known(producer, 10)
-        await make_busy(producer)
-        began = trio.current_time()
+    broker = SlowBroker({"t": PARTITIONS})
+    async with busy(broker, is_silent=False) as (producer, began):
         await (await producer.send("t", b"y", partition=7))
         assert trio.current_time() - began == pytest.approx(2 * ANSWER_S)
 
 
 async def test_brokers_do_not_wait_for_each_other(autojump_clock):
-    silent = FakeBroker({"t": 10}, id=1, port=1, leaders={("t", 9): 2})
-    other = FakeBroker({"t": 10}, id=2, port=2)
+    silent = FakeBroker({"t": PARTITIONS}, id=1, port=1, leaders={("t", 9): 2})
+    other = FakeBroker({"t": PARTITIONS}, id=2, port=2)
     silent.others.append(m.BrokerInfo(id=2, host=other.host, port=other.port))
-    async with in_memory(silent, other) as network, producer_of(silent, network) as producer:
-        await make_known(producer, 10)
-        silent.will(m.ProduceRequest, *[STORE_AND_SAY_NOTHING] * BUSY_REQUESTS)
-        await make_busy(producer)
-        began = trio.current_time()
+    async with busy(silent, other) as (producer, began):
         await (await producer.send("t", b"y", partition=9))
         assert trio.current_time() == began
     assert other.values("t", 9) == [b"first", b"y"]
