@@ -5,6 +5,7 @@ Method: writers and queries that the test plays; what Spark says of a source tha
 10 seconds is what it said on such a machine. The script that starts Python is run.
 """
 
+import gc
 import logging
 import os
 import subprocess
@@ -19,6 +20,7 @@ from tries import few
 pytest.importorskip("pyspark")
 
 import pyspark
+from pyspark import daemon
 from pyspark.accumulators import AccumulatorTCPServer
 
 from hightide.spark import builder, endings, started
@@ -201,6 +203,27 @@ def test_a_worker_whose_socket_is_closed_ends_and_is_not_used_again(closed):
 def test_what_else_ends_a_worker_is_told():
     with pytest.raises(ZeroDivisionError):
         endings.quiet(lambda sock, authenticated: 1 // 0)(None, True)
+
+
+def test_a_worker_goes_through_what_it_has_imported_after_its_first_task_alone(monkeypatch):
+    """PySpark has it collect after each."""
+    stays, left_alone = [], []
+
+    def task(sock, authenticated):
+        stays.extend([] for _ in range(1000))
+        return 0
+
+    def daemon_of_three_tasks():
+        for _ in range(3):
+            assert daemon.worker(None, True) == 0
+            left_alone.append(gc.get_freeze_count())
+
+    before = gc.get_freeze_count()
+    monkeypatch.setattr(daemon, "worker", task)
+    monkeypatch.setattr(daemon, "manager", daemon_of_three_tasks)
+    endings._run_daemon()
+    first, *others = left_alone
+    assert before < first >= max(others)
 
 
 def test_what_is_printed_of_a_jvm_that_ends_is_news_until_this_process_was_told_to_stop(capsys):

@@ -3,7 +3,7 @@
 Spark puts its Python, as a zip, before the one that is installed, and Python compiles what is in a
 zip again at each start: that is most of the time which such a process takes until it is there. For
 a streaming source that time is limited to 10 s, see `starts`. So a script leaves out the zip where
-the same is installed. It also has Spark's daemon of workers end them without a word, see `endings`.
+the same is installed. It also has our daemon of workers take the place of Spark's, see `endings`.
 """
 
 from __future__ import annotations
