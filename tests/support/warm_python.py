@@ -9,6 +9,7 @@ for the child, and ends as that does. `HIGHTIDE_COMMANDS=cold` starts interprete
 """
 
 import atexit
+import gc
 import os
 import runpy
 import select
@@ -179,4 +180,5 @@ if __name__ == "__main__":
     doors = socket.socket(fileno=os.dup(1)), os.dup(0)
     os.dup2(2, 1)
     warm_commands.import_all(PACKAGES)
+    gc.freeze()  # a worker collects after each task
     warm_commands.end(run(serve(*doors)))

@@ -90,8 +90,11 @@ class SimStream:
             if not pipe.queue and pipe.ended_at is not None and pipe.ended_at <= now:
                 return 0
             waited = True
-            with trio.move_on_at(float("inf") if wake_at is None else wake_at):
+            if wake_at is None:
                 await pipe.changed.wait()
+            else:
+                with trio.move_on_at(wake_at):
+                    await pipe.changed.wait()
 
     def _take(self, view: memoryview) -> int:
         at, data = self._incoming.queue.popleft()
