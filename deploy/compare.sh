@@ -12,10 +12,6 @@ if [[ " $* " =~ " --page "|" --help " ]] &&
     exec "$venv/bin/python" -m compare "$@"
 fi
 python3 -m compare.needs || exit $(($? == 77 ? 0 : $?))
-[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
-"${pip[@]}" --upgrade pip
-"${pip[@]}" ".[spark]" "confluent-kafka>=2.16" "matplotlib>=3.11"
-"${pip[@]}" --force-reinstall --no-deps .
-rm -rf build ./*.egg-info
+source deploy/venv.sh
+install ".[spark]" "confluent-kafka>=2.16" "matplotlib>=3.11"
 exec "$venv/bin/python" -m compare "$@"

@@ -5,11 +5,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONDONTWRITEBYTECODE=1
-venv=${HIGHTIDE_VENV:-.venv}
-[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
-"${pip[@]}" --upgrade pip
-"${pip[@]}" ".[dev]" "atheris>=3"
-"${pip[@]}" --force-reinstall --no-deps .
-rm -rf build ./*.egg-info
+source deploy/venv.sh
+install ".[dev]" "atheris>=3"
 exec nice -n 5 "$venv/bin/python" tests/fuzz "$@"

@@ -7,11 +7,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONPATH=$PWD/deploy PYTHONDONTWRITEBYTECODE=1
-venv=${HIGHTIDE_VENV:-.venv}
-[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
-"${pip[@]}" --upgrade pip
-"${pip[@]}" ".[dev]"
-"${pip[@]}" --force-reinstall --no-deps .
-rm -rf build ./*.egg-info
+source deploy/venv.sh
+install ".[dev]"
 exec "$venv/bin/python" -m interop "$@"

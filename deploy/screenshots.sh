@@ -3,8 +3,6 @@
 # looks at that with Chromium (apt-get install chromium-headless-shell). HIGHTIDE_VENV names another environment than .venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${HIGHTIDE_VENV:-.venv}
-[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check ".[demo,dev]"
-rm -rf build ./*.egg-info
+source deploy/venv.sh
+install ".[demo,dev]"
 PYTHONPATH=tests/support exec "$venv/bin/python" tests/support/console_pictures.py deploy/pictures
