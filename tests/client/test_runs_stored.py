@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
+import trio
 from test_blocking import node, producer_of, within_patience  # noqa: F401
 from test_portal import in_child
 from tries import few
 
 from hightide import ApiError, RequestTimedOut
+from hightide.blocking.producer import RUNS_AT_ONCE
 from hightide.protocol.errors import RecordTooLarge, UsageError
 
 # ruff: noqa: F811 - fixtures are imported by name
@@ -35,6 +37,39 @@ def held_up(producer):
         yield
     finally:
         go_on.set()
+
+
+class Turns(trio.abc.Instrument):
+    """How many records of a producer were moved in each turn of a task."""
+
+    def __init__(self, producer):
+        self.moved = [0]
+        for name in ("send", "send_at_once"):
+            setattr(producer._async, name, self.counted(getattr(producer._async, name)))
+
+    def counted(self, send):
+        def count(*record, **fields):
+            self.moved[-1] += 1
+            return send(*record, **fields)
+
+        return count
+
+    def before_task_step(self, task):
+        self.moved.append(0)
+
+
+def test_others_have_their_turn_however_many_records_are_queued(node):
+    """Those with headers are runs of their own, and small ones fill no batch for long."""
+    with producer_of(node, batch_size=1 << 20) as producer:
+        producer.send("t", b"the topic is known").result()
+        turns = Turns(producer)
+        producer._opened().run_sync(partial(trio.lowlevel.add_instrument, turns))
+        with held_up(producer):
+            for _ in range(10 * RUNS_AT_ONCE):
+                producer.send("t", b"", headers=[("h", b"")])
+        producer.flush()
+    assert sum(turns.moved) >= 10 * RUNS_AT_ONCE
+    assert max(turns.moved) <= RUNS_AT_ONCE + 1
 
 
 @pytest.mark.parametrize("seed", few(range(5), 2))

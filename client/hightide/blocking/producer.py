@@ -14,6 +14,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import trio
+
 import hightide.admin.admin
 import hightide.consume.consumer
 import hightide.produce.producer
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _NO_HEADERS: tuple[tuple[str, bytes | None], ...] = ()
+RUNS_AT_ONCE = 256
+"""So many runs are moved before other tasks of trio's thread have their turn: those that are a
+record alone wait for nothing, and a thread that goes on sending would keep it for 0.1 s."""
 
 
 class ManyDeliveries:
@@ -176,20 +181,26 @@ class Producer(Blocking):
         opened = self._open
         if opened is None or self._pumping is opened or not opened.is_at_work:
             return
+        moved = 0
         while (run := self._queue.take()) is not None:
-            if not self._move_now(run):
+            if moved == RUNS_AT_ONCE or not self._move_now(run):
                 self._at_pump.append(run)
                 self._pumping = opened
                 opened.begin(partial(self._pump, opened, run))
                 return
+            moved += 1
 
     async def _pump(self, opened: Opened, first: Run) -> None:
         """Move what is queued into the async producer, in order."""
         run: Run | None = first
+        moved = 0
         try:
             while run is not None:
                 await self._move(run)
                 self._at_pump.remove(run)
+                moved += 1
+                if moved % RUNS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 if (run := self._queue.take()) is not None:
                     self._at_pump.append(run)
         finally:
