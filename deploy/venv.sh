@@ -9,7 +9,7 @@ fi
 # What pip takes to install. From the checkout it is installed, not linked: Spark finds the format by itself
 # only in an installed package.
 install() {
-    rm -rf build  # of an installation that was ended: what was removed since would be installed again
+    rm -rf build ./*.egg-info  # of an installation that was ended: what was removed since would be installed again
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
     rm -rf build ./*.egg-info
 }

@@ -154,6 +154,7 @@ def test_signals_mean_what_they_mean_to_a_new_interpreter(tmp_path):
     def meanings():
         return [signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     expected = meanings()  # `nohup` has it ignore the last, other tools block some
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     blocked = signal.pthread_sigmask(0, [])
     def tell():
         print(meanings() == expected, signal.set_wakeup_fd(-1))

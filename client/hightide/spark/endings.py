@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -143,7 +144,7 @@ def settling(worker: Worker) -> Worker:
     def work(sock: socket.socket, authenticated: bool) -> int:
         nonlocal settled
         code = worker(sock, authenticated)
-        if not settled:
+        if not code and not settled:
             gc.collect()
             gc.freeze()
             settled = True
@@ -156,7 +157,9 @@ def _run_daemon() -> None:
     # Here, because it needs Unix; sources do not.
     from pyspark import daemon
 
-    daemon.worker = settling(quiet(daemon.worker))  # type: ignore[assignment]
+    worker = quiet(daemon.worker)
+    is_used_again = os.environ.get("SPARK_REUSE_WORKER")  # as PySpark asks
+    daemon.worker = settling(worker) if is_used_again else worker  # type: ignore[assignment]
     daemon.manager()
 
 
