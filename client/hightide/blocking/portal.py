@@ -337,8 +337,6 @@ class Opened:
                 result = await work()
         except BaseException as failure:  # nothing may end the thread of all the others
             error = _told(failure)
-            if not (call.is_awaited or self._is_ending):
-                self._end_by(error)
         if error is None and call.scope.cancelled_caught:
             if not self._is_ending:
                 error = ClosedError("the thread that asked for this went away from it")
@@ -347,12 +345,6 @@ class Opened:
                 error = self._why_over() if call.is_awaited else None
         self._calls.remove(call)
         call.end(result, error)
-
-    def _end_by(self, error: BaseException) -> None:
-        """A task that nobody waits for has a bug: whoever asks for anything is told of it."""
-        self._death = error
-        self._leave_kind = type(error)
-        self._leave.set()
 
     async def _until_all_left_have_ended(self, call: Call[Any]) -> None:
         # A thread that was interrupted twice went away from a call, and comes with another one.
