@@ -4,13 +4,14 @@
 # in .evidence/mutation, where a second run goes on, and where `mutmut show NAME` shows what nobody noticed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=$(realpath "${HIGHTIDE_VENV:-.venv}")
+source deploy/venv.sh
+venv=$(realpath "$venv")
 place=.evidence/mutation
 wanted_percent=90
 [ $# -gt 0 ] || set -- quorum cluster replication groups
 
 deploy/test.sh --collect-only -q tests/test_tidy.py > /dev/null
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "mutmut>=3.8"
+install "mutmut>=3.8"
 mkdir -p "$place/src"
 # Which tests reach which function is found again: an earlier run asked only for the functions of its rooms.
 rm -rf "$place/tests" "$place"/src/* "$place/mutants/tests" "$place/mutants/mutmut-stats.json"
