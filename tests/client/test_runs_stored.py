@@ -17,7 +17,7 @@ from test_blocking import node, producer_of, within_patience  # noqa: F401
 from test_portal import in_child
 from tries import few
 
-from hightide import ApiError, RequestTimedOut
+from hightide import ApiError, ClosedError, RequestTimedOut
 from hightide.blocking.producer import RUNS_AT_ONCE
 from hightide.protocol.errors import RecordTooLarge, UsageError
 
@@ -70,6 +70,23 @@ def test_others_have_their_turn_however_many_records_are_queued(node):
         producer.flush()
     assert sum(turns.moved) >= 10 * RUNS_AT_ONCE
     assert max(turns.moved) <= RUNS_AT_ONCE + 1
+
+
+def test_a_bug_where_records_are_moved_is_told_to_who_waits(node, monkeypatch):
+    """Nobody waits for the task that moves them; a flush would say that all is well."""
+
+    async def move(run):
+        raise ZeroDivisionError
+
+    producer = producer_of(node).open()
+    monkeypatch.setattr(producer, "_move", move)
+    sent = producer.send("t", b"its topic is not known yet")
+    assert isinstance(within_patience(producer.flush), ZeroDivisionError)
+    with pytest.raises(ClosedError, match="ZeroDivisionError"):
+        producer.send("t", b"a")
+    with pytest.raises(ClosedError):
+        producer.close()
+    assert isinstance(within_patience(sent.result), ClosedError)
 
 
 @pytest.mark.parametrize("seed", few(range(5), 2))

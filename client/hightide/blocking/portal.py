@@ -420,9 +420,20 @@ class Opened:
         self._portal.soon(function)
 
     def begin(self, work: Callable[[], Awaitable[None]]) -> None:
-        """In trio's thread: a task that ends with the client at the latest."""
+        """In trio's thread: a task of the client's own, which ends with it at the latest. Nobody
+        waits for it: a bug in it ends the client, so that who asks for anything is told."""
+
+        async def own() -> None:
+            try:
+                await work()
+            except Exception as error:
+                if not self._is_ending:
+                    self._death, self._leave_kind = error, type(error)
+                    self._leave.set()
+                raise
+
         if not self._over.is_set():
-            self._begin(Call(self._portal, is_awaited=False), work)
+            self._begin(Call(self._portal, is_awaited=False), own)
 
     def close(self, kind: type[BaseException] | None) -> None:
         """Leave the async client's block; raises what that did, or what ended the client before if
