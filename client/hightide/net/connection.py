@@ -42,6 +42,9 @@ LARGE_BYTES = 64 << 10
 ADMITTED_BYTES_MAX = 1 << 20
 """Bytes of a frame that are admitted, and then read, at a time: first few, then as many as have
 come."""
+_ZEROS = memoryview(bytes(ADMITTED_BYTES_MAX))
+"""What room for a piece is made of: new zeros for each would be pages of memory that are found,
+cleared and given back."""
 _TRANSPORT_ERRORS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -111,7 +114,7 @@ class FrameReader:
                 piece = min(max(READ_BYTES_MAX, filled), ADMITTED_BYTES_MAX, length - filled)
                 if admit is not None:
                     await admit(piece)
-                body += bytes(piece)
+                body += _ZEROS[:piece]
             with memoryview(body)[filled:] as view:
                 wanted = length - filled if length >= LARGE_BYTES else 1
                 count = await self._stream.receive_into(view, wanted)
