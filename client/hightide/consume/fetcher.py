@@ -317,6 +317,7 @@ class Fetcher:
                 or assignment.paused
                 or assignment.is_held
                 or assignment.fetching
+                or assignment is self._failing  # who polls is told first
                 or assignment.fetched_bytes >= self._options.max_partition_fetch_bytes
             ):
                 continue
