@@ -59,6 +59,7 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._last_read = 0
+        self._last_length = 0
         self.read_at = 0.0
         """When something came last: by then, all of the frame that was taken last."""
 
@@ -105,13 +106,15 @@ class FrameReader:
         self, length: int, admit: Callable[[int], Awaitable[None]] | None = None
     ) -> bytearray:
         """The `length` bytes of a frame; `admit` is asked before there is room for each piece of
-        it: what was only announced takes none."""
+        it: what was only announced takes none. Where nobody is to be asked, there is room at once
+        for as much as the frame before had, if this one is as long."""
+        first = READ_BYTES_MAX if admit is not None else max(READ_BYTES_MAX, self._last_length)
         filled = min(length, self._end - self._start)
         body = self._buffer[self._start : self._start + filled]
         self._start += filled
         while filled < length:
             if filled == len(body):
-                piece = min(max(READ_BYTES_MAX, filled), ADMITTED_BYTES_MAX, length - filled)
+                piece = min(max(first, filled), ADMITTED_BYTES_MAX, length - filled)
                 if admit is not None:
                     await admit(piece)
                 body += _ZEROS[:piece]
@@ -124,6 +127,7 @@ class FrameReader:
                     f"stream ended {counted(length - filled, 'byte')} before a frame did"
                 )
             filled += count
+        self._last_length = length
         return body
 
     async def _have(self, count: int, what: str = "a frame's length") -> bool:
