@@ -6,6 +6,7 @@ Goal: the docstrings of `hightide.blocking.Producer`. Method: a real node in a t
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from functools import partial
 
 import pytest
 import trio
-from test_blocking import node, producer_of, within_patience  # noqa: F401
+from test_blocking import HANGS_S, node, producer_of, within_patience  # noqa: F401
 from test_portal import in_child
 from tries import few
 
@@ -74,19 +75,53 @@ def test_others_have_their_turn_however_many_records_are_queued(node):
 
 def test_a_bug_where_records_are_moved_is_told_to_who_waits(node, monkeypatch):
     """Nobody waits for the task that moves them; a flush would say that all is well."""
+    is_sent = trio.Event()
 
     async def move(run):
+        await is_sent.wait()
         raise ZeroDivisionError
 
     producer = producer_of(node).open()
     monkeypatch.setattr(producer, "_move", move)
     sent = producer.send("t", b"its topic is not known yet")
+    producer._opened().soon(is_sent.set)
     assert isinstance(within_patience(producer.flush), ZeroDivisionError)
     with pytest.raises(ClosedError, match="ZeroDivisionError"):
         producer.send("t", b"a")
     with pytest.raises(ClosedError):
         producer.close()
     assert isinstance(within_patience(sent.result), ClosedError)
+
+
+def test_a_flush_that_comes_while_such_a_bug_ends_the_producer_is_told_of_it(node, monkeypatch):
+    """Nothing is queued and nothing buffered by then."""
+
+    is_sent = trio.Event()
+
+    async def move(run):
+        await is_sent.wait()
+        raise ZeroDivisionError
+
+    async def leave(*how):
+        """What ends the producer takes its time: somebody asks it to flush meanwhile."""
+        flushing.start()
+        while not producer._open._calls:
+            await trio.lowlevel.checkpoint()
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        await real_leave(*how)
+
+    found = queue.SimpleQueue()
+    producer = producer_of(node).open()
+    flushing = threading.Thread(target=lambda: found.put(within_patience(producer.flush)))
+    real_leave = producer._async.__aexit__
+    monkeypatch.setattr(producer, "_move", move)
+    monkeypatch.setattr(producer._async, "__aexit__", leave)
+    producer.send("t", b"its topic is not known yet")
+    producer._opened().soon(is_sent.set)
+    assert isinstance(found.get(timeout=2 * HANGS_S), ZeroDivisionError)
+    with pytest.raises(ClosedError):
+        producer.close()
 
 
 @pytest.mark.parametrize("seed", few(range(5), 2))

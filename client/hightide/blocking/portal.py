@@ -331,6 +331,8 @@ class Opened:
         result, error = None, None
         try:
             with call.scope:
+                if self._death is not None:
+                    await self._over.wait()  # nothing is begun while it ends
                 if call.is_awaited and self._over.is_set():
                     raise self._why_over()
                 await self._until_all_left_have_ended(call)
@@ -430,6 +432,7 @@ class Opened:
                 if not self._is_ending:
                     self._death, self._leave_kind = error, type(error)
                     self._leave.set()
+                    self._cancel_calls()
                 raise
 
         if not self._over.is_set():

@@ -130,7 +130,7 @@ class Producer(Blocking):
         if not opened.is_at_work and not run.is_over:
             # The thread that closed it may not have seen this any more.
             self._give_up_queued()
-            raise closed("producer")
+            opened.check()
         return Delivery(run, 0)
 
     def send_many(
