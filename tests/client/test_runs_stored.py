@@ -73,18 +73,24 @@ def test_others_have_their_turn_however_many_records_are_queued(node):
     assert max(turns.moved) <= RUNS_AT_ONCE + 1
 
 
-def test_a_bug_where_records_are_moved_is_told_to_who_waits(node, monkeypatch):
-    """Nobody waits for the task that moves them; a flush would say that all is well."""
+def sent_into_a_bug(producer, monkeypatch):
+    """A record that a task is to move which has a bug: it strikes once the record was sent."""
     is_sent = trio.Event()
 
     async def move(run):
         await is_sent.wait()
         raise ZeroDivisionError
 
-    producer = producer_of(node).open()
     monkeypatch.setattr(producer, "_move", move)
     sent = producer.send("t", b"its topic is not known yet")
     producer._opened().soon(is_sent.set)
+    return sent
+
+
+def test_a_bug_where_records_are_moved_is_told_to_who_waits(node, monkeypatch):
+    """Nobody waits for the task that moves them; a flush would say that all is well."""
+    producer = producer_of(node).open()
+    sent = sent_into_a_bug(producer, monkeypatch)
     assert isinstance(within_patience(producer.flush), ZeroDivisionError)
     with pytest.raises(ClosedError, match="ZeroDivisionError"):
         producer.send("t", b"a")
@@ -94,13 +100,7 @@ def test_a_bug_where_records_are_moved_is_told_to_who_waits(node, monkeypatch):
 
 
 def test_a_flush_that_comes_while_such_a_bug_ends_the_producer_is_told_of_it(node, monkeypatch):
-    """Nothing is queued and nothing buffered by then."""
-
-    is_sent = trio.Event()
-
-    async def move(run):
-        await is_sent.wait()
-        raise ZeroDivisionError
+    """Nothing is queued by then, and nothing buffered."""
 
     async def leave(*how):
         """What ends the producer takes its time: somebody asks it to flush meanwhile."""
@@ -115,10 +115,8 @@ def test_a_flush_that_comes_while_such_a_bug_ends_the_producer_is_told_of_it(nod
     producer = producer_of(node).open()
     flushing = threading.Thread(target=lambda: found.put(within_patience(producer.flush)))
     real_leave = producer._async.__aexit__
-    monkeypatch.setattr(producer, "_move", move)
     monkeypatch.setattr(producer._async, "__aexit__", leave)
-    producer.send("t", b"its topic is not known yet")
-    producer._opened().soon(is_sent.set)
+    sent_into_a_bug(producer, monkeypatch)
     assert isinstance(found.get(timeout=2 * HANGS_S), ZeroDivisionError)
     with pytest.raises(ClosedError):
         producer.close()

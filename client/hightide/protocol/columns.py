@@ -312,6 +312,10 @@ def _nulls(count: int) -> bytes:
     return b"\xff\xff\xff\xff" * count
 
 
+def _are_nulls(lengths: memoryview) -> bool:
+    return lengths.tobytes() == _nulls(len(lengths))
+
+
 def _timestamp_deltas(timestamps: Sequence[int], base: int) -> bytes:
     if timestamps and min(timestamps) - base >= _I32_MIN and max(timestamps) - base <= _I32_MAX:
         return array("i", map(base.__rsub__, timestamps)).tobytes()
@@ -334,7 +338,7 @@ def _lengths(
     column: memoryview, count: int, size: int, name: str, check_sums: bool = True
 ) -> memoryview:
     lengths = _integers(column, count, f"{name} lengths")
-    if not check_sums or (not size and column.tobytes() == _nulls(count)):
+    if not check_sums or (not size and _are_nulls(lengths)):
         return lengths
     if sum(column.cast("I")) == size:  # none is negative, which would be 2 GiB at least
         return lengths
@@ -393,7 +397,7 @@ def _header_names(sparse: SparseHeaders) -> list[bytes | None]:
 
 def _values_of(lengths: memoryview, blob: memoryview) -> list[bytes | None]:
     """One bytes object for each length, which add up. To read on costs less than to slice."""
-    if not blob and lengths.tobytes() == _nulls(len(lengths)):
+    if not blob and _are_nulls(lengths):
         return [None] * len(lengths)
     items, read = lengths.tolist(), BytesIO(blob).read
     if -1 in items:
