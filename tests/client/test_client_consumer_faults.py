@@ -26,6 +26,7 @@ from tries import few
 
 from hightide import ApiError, Consumer, CorruptBatch, ErrorCode
 from hightide.protocol import messages as m
+from hightide.protocol.records import encode_batch
 
 FAULTS = {
     "closes in mid-answer": CLOSE_IN_MID_ANSWER,
@@ -161,6 +162,18 @@ async def test_a_damaged_batch_is_an_error_each_time_and_can_be_passed_by_a_seek
             await poll(consumer)
     assert [record.offset for record in found[10:]] == list(range(20, 30))
     assert all(f"t-0 from {broker.address}: batch at offset 10 " in error for error in errors)
+
+
+async def test_a_batch_that_cannot_be_opened_is_an_error_at_once_each_time(autojump_clock):
+    """Its checksum is right; and it is as much as is fetched ahead."""
+    broker = filled(batches=0)
+    nonsense = encode_batch(b"nonsense" * 40, record_count=1, base_timestamp=1, max_timestamp=1)
+    broker.append(nonsense)
+    options = {"max_partition_fetch_bytes": 100}
+    async with in_memory(broker) as network, consumer_of(broker, network, **options) as consumer:
+        for poll in [consumer.poll, consumer.poll_arrow] * 2:
+            with pytest.raises(CorruptBatch):
+                assert await poll(timeout_ms=10_000) is not None
 
 
 async def test_a_seek_past_the_damage_ends_the_trouble(autojump_clock):
@@ -364,9 +377,11 @@ async def test_a_consumer_sleeps_while_there_is_nothing_to_do(autojump_clock):
     assert 1 <= broker.count(m.MetadataRequest) <= 3
 
 
-async def test_a_consumer_sleeps_while_nobody_asks_for_its_trouble(autojump_clock):
-    broker = filled(batches=1)
-    broker.logs[("t", 0)].batches[0][-1] ^= 1
+@pytest.mark.parametrize("damaged", [1, 2])
+async def test_a_consumer_sleeps_while_nobody_asks_for_its_trouble(damaged, autojump_clock):
+    broker = filled(batches=1, partitions=damaged)
+    for partition in range(damaged):
+        broker.logs[("t", partition)].batches[0][-1] ^= 1
     often = {"metadata_max_age_ms": 30_000}
     async with in_memory(broker) as network, consumer_of(broker, network, **often) as consumer:
         for _ in range(3):

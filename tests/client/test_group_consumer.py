@@ -14,8 +14,9 @@ from group_world import MANUAL, Reader, fill, joined, refusal, shared, site, tak
 from tries import few
 
 from hightide import ApiError
+from hightide.consume import fetcher
 from hightide.consume.assignors import assign_range
-from hightide.protocol.errors import ErrorCode, UsageError
+from hightide.protocol.errors import CorruptBatch, ErrorCode, UsageError
 from hightide.protocol.topic_partition import TopicPartition
 
 E = ErrorCode
@@ -172,6 +173,25 @@ async def test_members_may_read_different_topics():
         assert {w.topic for w in one.consumer.assignment()} == {"t"}
         await until(lambda: len(two.consumer.assignment()) == 3)
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("anew", [{"topics": "t"}, {"pattern": "t"}], ids=str)
+@virtual
+async def test_who_subscribes_anew_reads_on_where_a_batch_was_damaged(anew, monkeypatch):
+    """Nobody was told of it."""
+
+    def damaged(*of_batch):
+        raise CorruptBatch("damaged on its way")
+
+    async with site() as at, at.client() as client:
+        await fill(client, 3)
+        async with at.consumer() as consumer:
+            with monkeypatch.context() as meanwhile:
+                meanwhile.setattr(fetcher, "check_crc", damaged)
+                await joined(consumer)
+                await trio.sleep(2)
+            await consumer.subscribe(**anew)
+            assert len(await take(consumer, 3)) == 3
 
 
 # --- where it begins ----------------------------------------------------------------------------

@@ -6,7 +6,6 @@ Goal: the docstrings of `hightide.blocking.Producer`. Method: a real node in a t
 
 from __future__ import annotations
 
-import queue
 import random
 import threading
 from contextlib import contextmanager
@@ -100,26 +99,89 @@ def test_a_bug_where_records_are_moved_is_told_to_who_waits(node, monkeypatch):
 
 
 def test_a_flush_that_comes_while_such_a_bug_ends_the_producer_is_told_of_it(node, monkeypatch):
-    """Nothing is queued by then, and nothing buffered."""
+    """Nothing is queued by then, and nothing buffered; and its end may take long."""
 
     async def leave(*how):
-        """What ends the producer takes its time: somebody asks it to flush meanwhile."""
         flushing.start()
-        while not producer._open._calls:
-            await trio.lowlevel.checkpoint()
-        for _ in range(20):
-            await trio.lowlevel.checkpoint()
+        with trio.move_on_after(HANGS_S):
+            while not is_told.is_set():
+                await trio.lowlevel.checkpoint()
         await real_leave(*how)
 
-    found = queue.SimpleQueue()
+    def flush():
+        found.append(within_patience(producer.flush))
+        is_told.set()
+
+    found, is_told = [], threading.Event()
     producer = producer_of(node).open()
-    flushing = threading.Thread(target=lambda: found.put(within_patience(producer.flush)))
+    flushing = threading.Thread(target=flush)
     real_leave = producer._async.__aexit__
     monkeypatch.setattr(producer._async, "__aexit__", leave)
     sent_into_a_bug(producer, monkeypatch)
-    assert isinstance(found.get(timeout=2 * HANGS_S), ZeroDivisionError)
+    assert is_told.wait(2 * HANGS_S)
+    assert isinstance(found[0], ZeroDivisionError)
     with pytest.raises(ClosedError):
         producer.close()
+
+
+class Text(str):
+    """A user's own kind of text, which is not for us to be asked."""
+
+    def __str__(self):
+        raise ZeroDivisionError
+
+    __hash__ = __eq__ = __str__
+
+
+class NoText:
+    __str__ = Text.__str__
+
+
+@pytest.mark.parametrize(
+    ("topic", "outcome"),
+    [(Text("t"), None), (NoText(), UsageError), (None, UsageError)],
+    ids=["text of its own kind", "no text", "none"],
+)
+def test_what_is_wrong_with_a_topic_is_its_records_own(node, topic, outcome):
+    with producer_of(node) as producer:
+        sent = producer.send(topic, b"a")
+        told = within_patience(sent.result)
+        assert told is None if outcome is None else isinstance(told, outcome)
+        assert producer.send("t", b"b").result().topic == "t"
+
+
+def test_who_sends_while_the_producer_is_opened_again_gives_up_nothing_of_its_new_life(
+    node, monkeypatch
+):
+    is_late, goes_on, held = threading.Event(), threading.Event(), trio.Event()
+    producer = producer_of(node).open()
+    begin, send = producer._queue.begin, producer._async.send
+
+    def begin_late(*of_run):
+        if threading.current_thread() is late:
+            is_late.set()
+            goes_on.wait(HANGS_S)
+        return begin(*of_run)
+
+    async def send_held(**record):
+        await held.wait()
+        return await send(**record)
+
+    monkeypatch.setattr(producer._queue, "begin", begin_late)
+    late = threading.Thread(target=producer.send, args=("t", b"late"))
+    late.start()
+    assert is_late.wait(HANGS_S)
+    producer.close()
+    monkeypatch.setattr(producer._async, "send_at_once", lambda record: None)
+    monkeypatch.setattr(producer._async, "send", send_held)
+    with producer:
+        sent = producer.send("t", b"a")
+        producer._run_sync(lambda: None)  # its pump has it
+        goes_on.set()
+        late.join(HANGS_S)
+        producer._opened().soon(held.set)
+        producer.flush()
+        assert sent.result().topic == "t"
 
 
 @pytest.mark.parametrize("seed", few(range(5), 2))

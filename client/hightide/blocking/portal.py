@@ -276,7 +276,7 @@ class Opened:
                 self._entered.end()
                 await self._until_left()
         except BaseException as error:  # nothing may end the thread of all the others
-            self._death = single(_told(error))
+            self._death = self._death or single(_told(error))
         self._over.set()
         self._cancel_calls()
         if not self._entered.is_over:
@@ -331,9 +331,7 @@ class Opened:
         result, error = None, None
         try:
             with call.scope:
-                if self._death is not None:
-                    await self._over.wait()  # nothing is begun while it ends
-                if call.is_awaited and self._over.is_set():
+                if call.is_awaited and self._has_ended:
                     raise self._why_over()
                 await self._until_all_left_have_ended(call)
                 result = await work()
@@ -343,7 +341,8 @@ class Opened:
             if not self._is_ending:
                 error = ClosedError("the thread that asked for this went away from it")
             else:
-                await self._over.wait()
+                if self._death is None:
+                    await self._over.wait()
                 error = self._why_over() if call.is_awaited else None
         self._calls.remove(call)
         call.end(result, error)
@@ -381,7 +380,11 @@ class Opened:
     @property
     def is_at_work(self) -> bool:
         """Whether it is this process's, and has not ended."""
-        return self._pid == os.getpid() and not self._over.is_set()
+        return self._pid == os.getpid() and not self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._over.is_set() or self._death is not None
 
     def check(self) -> None:
         """Raise `ClosedError` if it has ended, or belongs to another process."""
@@ -390,7 +393,7 @@ class Opened:
                 f"this {self._name} was opened by process {self._pid}, and this is its child "
                 f"{os.getpid()}: open one of its own here"
             )
-        if self._over.is_set():
+        if self._has_ended:
             raise self._why_over()
 
     def check_may_wait(self) -> None:
@@ -435,7 +438,7 @@ class Opened:
                     self._cancel_calls()
                 raise
 
-        if not self._over.is_set():
+        if not self._has_ended:
             self._begin(Call(self._portal, is_awaited=False), own)
 
     def close(self, kind: type[BaseException] | None) -> None:

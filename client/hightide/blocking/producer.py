@@ -10,6 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -127,7 +128,7 @@ class Producer(Blocking):
         if self._pumping is not opened:
             opened.soon(self._see_to_pump)
         self._queue.open(run)
-        if not opened.is_at_work and not run.is_over:
+        if not opened.is_at_work and not run.is_over and self._open in (opened, None):
             # The thread that closed it may not have seen this any more.
             self._give_up_queued()
             opened.check()
@@ -197,7 +198,8 @@ class Producer(Blocking):
         try:
             while run is not None:
                 await self._move(run)
-                self._at_pump.remove(run)
+                with suppress(ValueError):  # given up by who sent it to an earlier life
+                    self._at_pump.remove(run)
                 moved += 1
                 if moved % RUNS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
@@ -224,7 +226,7 @@ class Producer(Blocking):
 
     async def _move(self, run: Run) -> None:
         """Buffer a run, and say what became of it."""
-        topic = str(run.topic)
+        topic = run.topic if isinstance(run.topic, str) else ""
         until, why = self._in_vain.get(topic, (0.0, None))
         if why is not None and run.begun_at < until:  # it has waited for that long, too
             run.end(why, self._unseen.add(why))
@@ -238,7 +240,7 @@ class Producer(Blocking):
         except BaseException as error:  # whatever it is: it belongs to the caller
             if is_cancelled(error):
                 raise
-            if isinstance(error, HightideError) and not self._async.knows(topic):
+            if isinstance(error, HightideError) and topic and not self._async.knows(topic):
                 self._in_vain[topic] = time.monotonic(), error
             run.end(error, self._unseen.add(error))
         else:

@@ -67,7 +67,8 @@ class Run:
         more: More | None,
     ) -> None:
         self.producer = producer
-        self.topic = topic
+        self.topic = str.__str__(topic) if isinstance(topic, str) else topic
+        """Without what somebody's own kind of text does when it is compared, or hashed."""
         self.partition = partition
         """The one that its sender named, which all its records have in common."""
         self.is_keyed = key is not None
@@ -254,7 +255,7 @@ class RunQueue:
                 is_queued = True
                 if isinstance(run.topic, str):
                     # What comes later does not go before it.
-                    self._last[str.__str__(run.topic)] = run
+                    self._last[run.topic] = run
         finally:
             if not is_queued:
                 self._places.leave(run.weights)

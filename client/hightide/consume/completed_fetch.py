@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hightide.arrow import check_installed
 from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
+from hightide.net.background import Nudge
 from hightide.protocol.columns import Record, open_batch, to_records
 from hightide.protocol.errors import CorruptBatch, UsageError
 from hightide.protocol.topic_partition import TopicPartition
@@ -120,6 +121,8 @@ class CompletedFetch:
     """The records of one batch of one partition."""
 
     def __init__(self, subscription: Subscription) -> None:
+        self.wake = Nudge()
+        """There is news for who fetches, as something to be fetched again."""
         self.in_work: Record | None = None
         """The first record of those that were handed out and may be worked on."""
         self._subscription = subscription
@@ -150,7 +153,7 @@ class CompletedFetch:
                 records = to_records(data, header, tp.topic, tp.partition)
             except CorruptBatch:
                 # Never skip what could not be read: the caller may seek past it.
-                found.fetch_again()
+                self._fetch_again(found)
                 raise
         if header.base_offset < found.position:
             records = [record for record in records if record.offset >= found.position]
@@ -215,7 +218,7 @@ class CompletedFetch:
             try:
                 lent = self._rows_of(found, 1)
             except CorruptBatch:
-                found.fetch_again()
+                self._fetch_again(found)
                 raise
         self._lent = lent
         return lent
@@ -268,8 +271,12 @@ class CompletedFetch:
         self.settle()
         if self._records:
             if (found := self._found_where_it_was()) is not None:
-                found.fetch_again()
+                self._fetch_again(found)
             self.drop()
+
+    def _fetch_again(self, found: Assignment) -> None:
+        found.fetch_again()
+        self.wake.set()
 
     def drop(self) -> None:
         """Forget what was not handed out."""

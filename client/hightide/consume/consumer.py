@@ -31,7 +31,7 @@ from hightide.consume.subscription import (
     Subscription,
     checked_places,
 )
-from hightide.net.background import Nudge, is_cancelled, ki_protected, open_background, start
+from hightide.net.background import is_cancelled, ki_protected, open_background, start
 from hightide.net.cluster import Cluster, closed, open_cluster
 from hightide.net.options import from_config, taking
 from hightide.protocol import messages as m
@@ -129,7 +129,7 @@ class Consumer:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        options, subscription, wake = self._options, self._subscription, Nudge()
+        options, subscription, wake = self._options, self._subscription, self._completed.wake
         opening = open_cluster(options, on_lost_leader=wake.set)
         async with opening as cluster, open_background() as nursery:
             self._now = trio.lowlevel.current_clock().current_time

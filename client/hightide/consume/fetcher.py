@@ -133,24 +133,24 @@ class Fetcher:
         """Raise what stands in the way, once."""
         failing = self._failing
         if failing is not None and self._subscription.find(failing.tp) is not failing:
-            self._failure = self._failing = None  # not assigned any more
-            self.wake()
+            self.forget_failure()  # not assigned any more
         if failing is not None and failing.fetched and not failing.paused:
             return  # what came before the trouble is handed out first
-        failure, self._failure = self._failure, None
-        self._failing = None
-        if failure is not None:
-            self.wake()
+        if (failure := self._failure) is not None:
+            self.forget_failure()
             raise failure
 
     def forget_failure(self) -> None:
-        """The caller reads something else now: what stood in the way of that before is over."""
+        """The caller was told, or reads something else now: what stood in the way may be over."""
         self._failure = self._failing = None
+        for assignment in self._subscription.all():
+            assignment.is_damaged = False
+        self.wake()
 
     def forgive(self, tp: TopicPartition) -> None:
         """The caller went on elsewhere in a partition: its trouble is over."""
         if self._failing is not None and self._failing.tp == tp:
-            self._failure = self._failing = None
+            self.forget_failure()
         self.wake()
 
     def _fail(self, error: Exception, assignment: Assignment | None = None) -> None:
@@ -317,7 +317,7 @@ class Fetcher:
                 or assignment.paused
                 or assignment.is_held
                 or assignment.fetching
-                or assignment is self._failing  # who polls is told first
+                or assignment.is_damaged
                 or assignment.fetched_bytes >= self._options.max_partition_fetch_bytes
             ):
                 continue
@@ -422,6 +422,7 @@ class Fetcher:
                 assignment.leave_nearby()
                 self._wake.set()
                 return
+            assignment.is_damaged = True
             self._back_off(assignment)
             self._fail(CorruptBatch(f"{assignment.tp} from {address}: {error}"), assignment)
         self._data.set()

@@ -98,6 +98,8 @@ class Assignment:
     """Nothing is handed out before somebody who was told of it is done."""
     is_added: bool = False
     """The topic got it while it was read: it begins with its first record."""
+    is_damaged: bool = False
+    """What came of it last was no batch: it is fetched again once the caller was told."""
     fetching: bool = False
     finding_since: float | None = None
     """When somebody began to look up its position, who still does."""
@@ -157,7 +159,7 @@ class Assignment:
 
     def forget_position(self) -> None:
         """Where to go on is to be found by the reset policy."""
-        self.position, self.fetch_offset = None, -1
+        self.position, self.fetch_offset, self.is_damaged = None, -1, False
         self.topic_id, self.topic_told_at = "", None
         self.moves += 1
         self.position_epoch = self.fetch_epoch = -1

@@ -107,7 +107,7 @@ class FrameReader:
     ) -> bytearray:
         """The `length` bytes of a frame; `admit` is asked before there is room for each piece of
         it: what was only announced takes none. Where nobody is to be asked, there is room at once
-        for as much as the frame before had, if this one is as long."""
+        for as much as the last one read so had, if this one is as long."""
         first = READ_BYTES_MAX if admit is not None else max(READ_BYTES_MAX, self._last_length)
         filled = min(length, self._end - self._start)
         body = self._buffer[self._start : self._start + filled]

@@ -340,7 +340,7 @@ def _lengths(
     lengths = _integers(column, count, f"{name} lengths")
     if not check_sums or (not size and _are_nulls(lengths)):
         return lengths
-    if sum(column.cast("I")) == size:  # none is negative, which would be 2 GiB at least
+    if size <= _I32_MAX and sum(column.cast("I")) == size:  # a negative one counts 2 GiB or more
         return lengths
     items = lengths.tolist()
     nulls = items.count(-1)
