@@ -85,8 +85,8 @@ class Run:
         self.more = more
         """Of its only record, if that has more."""
         self.begun_at = time.monotonic()
-        self.gathers = False
-        """Whether others may join."""
+        self.gathers = topic.__class__ is str
+        """Whether others may join: in the end, not only by its topic."""
         self.room = -1
         """Bytes that it still takes, as records are counted; less than 0: it is not open."""
         self.size = 0
@@ -240,9 +240,9 @@ class RunQueue:
         pairs = [pair for pair in headers if isinstance(pair, tuple | list)]
         run.size = size = RECORD_OVERHEAD + sum(map(_size, [*parts, *chain.from_iterable(pairs)]))
         run.gathers = (
-            run.more is None
+            run.gathers
+            and run.more is None
             and all(part.__class__ is bytes for part in parts)
-            and run.topic.__class__ is str
             and run.partition.__class__ in (int, NoneType)
             and size <= self._run_bytes
         )
