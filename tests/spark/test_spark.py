@@ -187,7 +187,7 @@ def test_the_schema_is_kafkas(spark, broker, headers):
     topic = broker.topic()
     frame = batch_query(spark, broker, topic, includeHeaders=str(headers).lower())
     expected = KAFKA_COLUMNS + ([("headers", KAFKA_HEADERS)] if headers else [])
-    assert frame.schema == StructType([StructField(name, kind) for name, kind in expected])
+    assert [(each.name, each.dataType) for each in frame.schema] == expected
 
 
 def test_a_read_under_a_running_producer_ends_at_a_high_watermark(spark, broker):

@@ -233,9 +233,10 @@ class Stream:
         self._broker = broker
         self._queries = []
 
-    def start(self, sink, *, available_now=False, **options):
+    def start(self, sink, *, available_now=False, schema=None, **options):
         """A query that runs until `close`, at the latest."""
         reader = self._spark.readStream.format("hightide").options(**FROM_START | options)
+        reader = reader if schema is None else reader.schema(schema)
         frame = reader.options(**spark_options(self._broker.address)).load()
         writer = frame.writeStream.foreachBatch(sink)
         writer = writer.option("checkpointLocation", str(self.checkpoint))

@@ -24,6 +24,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from hightide.spark.schema import schema_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -48,10 +50,8 @@ class MemorySource(DataSource):
     def name(cls) -> str:
         return "hightide-bench-memory"
 
-    def schema(self) -> str:
-        from hightide.spark.format import SCHEMA
-
-        return SCHEMA
+    def schema(self) -> StructType:
+        return schema_of()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader(self._plan())

@@ -34,17 +34,17 @@ def schema(*, include_headers: bool = False, include_leader_epoch: bool = False)
     fields = [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("timestampType", pa.int32(), nullable=False),
     ]
     if include_headers:
         pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
         fields.append(pa.field("headers", pa.list_(pair)))
     if include_leader_epoch:
-        fields.append(pa.field("leader_epoch", pa.int32()))
+        fields.append(pa.field("leader_epoch", pa.int32(), nullable=False))
     return pa.schema(fields)
 
 

@@ -6,9 +6,12 @@ when the first batch is built.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
+
+from hightide.spark.schema import named, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -19,12 +22,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, "
-    "timestamp timestamp, timestampType int"
-)
-_HEADERS = ", headers array<struct<key: string, value: binary>>"
-_LEADER_EPOCH = ", leader_epoch int"
+    from hightide.spark.options import SourceOptions
 
 
 class HightideDataSource(DataSource):
@@ -34,26 +32,24 @@ class HightideDataSource(DataSource):
     def name(cls) -> str:
         return "hightide"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         from hightide.spark.options import read_options
 
         # Options are checked here, so that a wrong one fails at `load()` and not in a task.
-        options = read_options(self.options)
-        epoch = _LEADER_EPOCH if options.include_leader_epoch else ""
-        return SCHEMA + (_HEADERS if options.include_headers else "") + epoch
+        return _own(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from hightide.spark.options import read_options
         from hightide.spark.source import FilteringReader, HightideReader
 
-        options = read_options(self.options, streaming=False)
+        options = _reading(read_options(self.options, streaming=False), schema)
         return FilteringReader(options) if options.push_down_filters else HightideReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from hightide.spark.options import read_options
         from hightide.spark.source import HightideStreamReader
 
-        return HightideStreamReader(read_options(self.options, streaming=True))
+        return HightideStreamReader(_reading(read_options(self.options, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from hightide.spark.options import read_sink_options
@@ -71,3 +67,14 @@ class HightideDataSource(DataSource):
         options = read_sink_options(self.options)
         check_schema(schema, options)
         return HightideStreamWriter(options, schema)
+
+
+def _own(options: SourceOptions) -> StructType:
+    return schema_of(
+        include_headers=options.include_headers, include_leader_epoch=options.include_leader_epoch
+    )
+
+
+def _reading(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """The options with the columns that the query named; raises `UsageError`."""
+    return replace(options, named=named(_own(options), schema))

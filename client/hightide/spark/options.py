@@ -10,13 +10,16 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hightide.net.cluster import parse_bootstrap
 from hightide.net.login import DIRECT, Way, way_of
 from hightide.protocol.errors import UsageError, did_you_mean
 from hightide.protocol.messages import EARLIEST, LATEST
 from hightide.protocol.records import TIMESTAMP_MAX
+
+if TYPE_CHECKING:
+    from hightide.spark.schema import Named
 
 _SECURITY = (
     "security.protocol",
@@ -115,6 +118,8 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     include_leader_epoch: bool = False
+    named: Named | None = None
+    """The columns that the query named by `.schema(…)`."""
     push_down_filters: bool = False
     """Whether a batch query's WHERE decides what is fetched."""
     group: str = ""

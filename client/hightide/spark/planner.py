@@ -149,7 +149,7 @@ class Planner:
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """An executor's part."""
-        return read_range(
+        rows = read_range(
             self.options.bootstrap,
             wanted,
             include_headers=self.options.include_headers,
@@ -158,6 +158,7 @@ class Planner:
             timeout_s=self.options.fetch_timeout_s,
             way=self.options.way,
         )
+        return rows if self.options.named is None else map(self.options.named.of, rows)
 
 
 def _said(
