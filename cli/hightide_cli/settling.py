@@ -7,7 +7,7 @@ once more whenever many partitions have come. What is put aside still goes when 
 it; only what refers to itself in a circle, and is not used any more, stays.
 
 What many connections took is used again by those that come later, and by nobody else. Once they are
-gone, the C library is told to give it back. Of small objects that is somewhat more than half, as
+gone, the C library is told to give it back. Of small objects that is about half, as
 Python gives back whole mebibytes, and what a node does all the time lies in many of them. With
 `PYTHONMALLOC=malloc` it is nearly all, for some eight percent more of a processor's time.
 """

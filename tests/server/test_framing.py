@@ -30,7 +30,7 @@ def attached(tmp_path):
 
 def answers_of():
     terms = SimpleNamespace(files_left=0, write_s=1.0)
-    return Answers(terms, SimpleNamespace(can_send_file=False)), terms
+    return Answers(terms, SimpleNamespace(can_send_file=False), begin=lambda _: None), terms
 
 
 def breaking(pauses):

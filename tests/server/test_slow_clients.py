@@ -5,6 +5,8 @@ answers is not asked on, whatever its requests are; and what fails in a request 
 its own connection, though it fails in somebody else's stretch.
 """
 
+from contextlib import AsyncExitStack
+
 import pytest
 import trio
 from brokers import batch, client_of, hard_of_hearing, new_node, quiet
@@ -15,6 +17,7 @@ from tries import some
 from hightide.protocol import messages as m
 from hightide.protocol import wire
 from hightide.protocol.errors import ApiError, ErrorCode
+from hightide_broker.runtime.server.connection import ServedConnection
 from hightide_broker.runtime.server.fetch_handler import FetchHandler
 from hightide_broker.simulation.disk import SimDisk
 
@@ -131,3 +134,36 @@ async def test_who_does_not_take_a_large_answer_is_not_read_for_again():
             (deaf,) = (each for each in node.server._inside if not each._answers._outbox.is_empty)
             assert len(deaf._answers._outbox._messages) == 1
             assert (await client.produce(b"x")).error is None
+
+
+async def test_a_connection_is_one_task_until_it_is_hard_of_hearing():
+    def tasks():
+        return trio.lowlevel.current_statistics().tasks_living
+
+    many = question(b"metadata")
+
+    async def ask_for_ever(stream):
+        while True:
+            await stream.send_all(many)
+
+    async with new_node(SimDisk(), config_of()) as node, AsyncExitStack() as stack:
+        await quiet()
+        before = tasks()
+        streams = [await stack.enter_async_context(await hard_of_hearing(node)) for _ in range(10)]
+        for stream in streams:
+            await stream.send_all(many[: len(many) // 1_000])
+            assert await stream.receive_some(65_536)
+        assert tasks() == before + 10
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_for_ever, streams[0])
+            await quiet()
+            assert tasks() == before + 10 + 2
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_answer_that_comes_when_its_connection_has_ended_begins_no_task():
+    connection = ServedConnection.__new__(ServedConnection)
+    async with trio.open_nursery() as connection._nursery:
+        connection._nursery.cancel_scope.cancel()
+    connection._send_later(trio.sleep_forever)
+    assert not connection._nursery.child_tasks

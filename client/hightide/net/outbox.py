@@ -1,12 +1,12 @@
 """What one connection has to send: messages, whole and in order.
 
-What the socket takes at once is sent at once, without a task and without a turn of the event loop;
-`run` sends the rest when there is room for it.
+What the socket takes at once is sent at once, without a task and without a turn of the event loop.
+A task that is always there sends the rest when there is room for it (`run`), or one that begins
+whenever something is left (`send_the_rest`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -82,10 +82,10 @@ class Outbox:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._now = loop_clock()
-        self._messages: deque[_Message] = deque()
+        self._messages: list[_Message] = []  # a deque has room for 64 from the beginning
         self._until = 0.0
         """When the time of the first is up."""
-        self._more = trio.Event()
+        self._more = Bell()
         self._emptied = Bell()
 
     @property
@@ -107,7 +107,7 @@ class Outbox:
             self._until = self._now() + timeout_s
             self._push()
             if self._messages:
-                self._more.set()
+                self._more.ring()
 
     async def wait_empty(self) -> None:
         """Until everything was sent, or dropped."""
@@ -117,9 +117,12 @@ class Outbox:
     async def run(self) -> None:
         """Send what does not leave at once, until cancelled; raises `SendTimeout`."""
         while True:
-            while not self._messages:
-                self._more = trio.Event()
-                await self._more.wait()
+            await self.send_the_rest()
+            await self._more.wait()
+
+    async def send_the_rest(self) -> None:
+        """The same until everything has left."""
+        while self._messages:
             with trio.move_on_at(self._until) as scope:
                 await self._stream.wait_writable()
             if scope.cancelled_caught and self._messages:
@@ -128,7 +131,7 @@ class Outbox:
 
     def drop(self) -> None:
         """Send nothing more."""
-        messages, self._messages = self._messages, deque()
+        messages, self._messages = self._messages, []
         for message in messages:
             message.sent()
         self._emptied.ring()
@@ -144,7 +147,7 @@ class Outbox:
                 if not count:
                     break
             if not first.left:
-                self._messages.popleft()
+                del self._messages[0]
                 if self._messages:
                     self._until = self._now() + self._messages[0].timeout_s
                 first.sent()

@@ -5,7 +5,6 @@ to them.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -44,11 +43,20 @@ class _Place:
 class Answers:
     """Those of one connection, on their way out."""
 
-    def __init__(self, terms: Terms, stream: Stream) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        stream: Stream,
+        begin: Callable[[Callable[[], Awaitable[None]]], None],
+    ) -> None:
+        """`begin` starts a task for what does not leave at once; it raises `CloseConnection` if an
+        answer is not taken in time."""
         self._terms = terms
         self._stream = stream
+        self._begin = begin
+        self._is_sending = False
         self._outbox = Outbox(stream)
-        self._line: deque[_Place] = deque()
+        self._line: list[_Place] = []
         """Requests whose answers leave in this order."""
         self.wait_empty = self._outbox.wait_empty
         self.drop = self._outbox.drop
@@ -65,7 +73,7 @@ class Answers:
         (place,) = (place for place in self._line if place.ticket is ticket)
         place.answer = parts, sent
         while self._line and (ready := self._line[0].answer) is not None:
-            self._line.popleft()
+            del self._line[0]
             self.send(*ready)
 
     def frame(
@@ -102,11 +110,14 @@ class Answers:
         total = sum(map(len, parts))
         timeout_s = self._terms.write_s + total / CLIENT_BYTES_PER_S_MIN
         self._outbox.put(parts, timeout_s=timeout_s, sent=sent)
+        if not (self._outbox.is_empty or self._is_sending):
+            self._is_sending = True
+            self._begin(self._send_the_rest)
 
-    async def send_the_rest(self) -> None:
-        """Send what does not leave at once, until cancelled. Raises `CloseConnection`."""
+    async def _send_the_rest(self) -> None:
         try:
-            await self._outbox.run()
+            await self._outbox.send_the_rest()
+            self._is_sending = False
         except SendTimeout as late:
             raise CloseConnection(
                 f"an answer was not taken within {late} (write.timeout.ms)", reason="slow"

@@ -26,7 +26,6 @@ from hightide.protocol import messages as m
 from hightide.protocol.apis import API_BY_REQUEST, Api
 from hightide.protocol.codecs import Steps
 from hightide.protocol.errors import AuthenticationFailed, Refused, RemoteProtocolError
-from hightide.protocol.messages import Message
 from hightide.protocol.records import Buffer
 from hightide.protocol.strangers import http_refusal, speaks
 from hightide_broker.core.cluster.rates import in_ms
@@ -88,8 +87,8 @@ class ServedConnection:
         self._peer = peer
         self._stream = stream
         self._reader = FrameReader(stream, frame_limit=terms.frame_limit)
-        self._answers = Answers(terms, stream)
-        self._nursery: trio.Nursery | None = None
+        self._answers = Answers(terms, stream, self._send_later)
+        self._nursery: trio.Nursery
         self._reading = trio.CancelScope()
         self._may_be_stopped = True
         """Whether the reader waits for a request, and not for the rest of one."""
@@ -119,7 +118,6 @@ class ServedConnection:
         self._look_if_idle()
         try:
             async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._answers.send_the_rest)
                 with self._reading:
                     await self._read_requests()
                 if self._stopped:
@@ -322,8 +320,11 @@ class ServedConnection:
             self._answers.line_up(ticket)
 
     def _start_soon(self, work: Callable[..., Awaitable[None]], *about: object) -> None:
-        assert self._nursery is not None, "requests are read inside of it"
         self._nursery.start_soon(work, *about)
+
+    def _send_later(self, work: Callable[[], Awaitable[None]]) -> None:
+        if not self._nursery.cancel_scope.cancel_called:  # or it may be closed by now
+            self._start_soon(work)
 
     async def _in_time(self, api: Api, call: Call[Any], held: int) -> Call[Any]:
         """The request, which holds so many bytes, when a quota has it begin, as far as one has it
@@ -376,7 +377,7 @@ class ServedConnection:
             self._answer(ticket, reply, call)
 
     async def _run_errand(self, errand: Errand) -> None:
-        async def ask(request: Message) -> Reply:
+        async def ask(request: m.Message) -> Reply:
             return await self._asked(request, errand.client_id)
 
         try:
@@ -386,7 +387,7 @@ class ServedConnection:
         else:
             self._answers.answer(errand.ticket, parts, self._has_left)
 
-    async def _asked(self, request: Message, client_id: str) -> Reply:
+    async def _asked(self, request: m.Message, client_id: str) -> Reply:
         """Ask something for an errand. Raises `Refused`."""
         await trio.lowlevel.checkpoint()  # it may ask a thousand times
         call = Call(request, (), self._peer, client_id, at=self._now())
@@ -414,7 +415,6 @@ class ServedConnection:
     def end(self, failure: Exception) -> None:
         """Something failed for this connection, in somebody else's stretch."""
         self._failure = self._failure or failure
-        assert self._nursery is not None, "requests are read inside of it"
         self._nursery.cancel_scope.cancel()
 
     def _answer(self, ticket: Ticket, reply: Reply, call: Call[Any]) -> None:
@@ -440,7 +440,7 @@ class ServedConnection:
             raise
         self._frame(ticket, framing, parts, call)
 
-    def _told(self, body: Message, call: Call[Any], size: int) -> Message:
+    def _told(self, body: m.Message, call: Call[Any], size: int) -> m.Message:
         """The answer, with how long nothing is read of who gets it, if a quota wants that."""
         throttle = self._terms.throttle
         if not isinstance(body, m.ProduceResponse | m.FetchResponse):
