@@ -5,6 +5,7 @@ memory on trio's autojump clock, so that time-outs and idle hours cost nothing.
 """
 
 import random
+from collections import Counter
 
 import pytest
 import trio
@@ -375,6 +376,25 @@ async def test_a_consumer_sleeps_while_there_is_nothing_to_do(autojump_clock):
     # One parked fetch after the other, and metadata when it is old.
     assert 600 < broker.count(m.FetchRequest) < 1_500
     assert 1 <= broker.count(m.MetadataRequest) <= 3
+
+
+@pytest.mark.parametrize("pause_s", [0, 2])
+async def test_each_damaged_partition_is_told_of_and_the_others_are_read(pause_s, autojump_clock):
+    """Also by who takes long between two polls, so that each is damaged again by then."""
+    broker = filled(partitions=3, batches=2)
+    for partition in range(2):
+        broker.logs[("t", partition)].batches[0][-1] ^= 1
+    found, told = [], Counter()
+    async with in_memory(broker) as network, consumer_of(broker, network) as consumer:
+        with trio.fail_after(3600):
+            while len(found) < 20 or min(told["t-0"], told["t-1"]) < 3:
+                try:
+                    found += await consumer.poll(timeout_ms=1_000, max_records=5)
+                except CorruptBatch as error:
+                    told[str(error)[:3]] += 1
+                await trio.sleep(pause_s)
+    assert [(record.partition, record.offset) for record in found] == [(2, n) for n in range(20)]
+    assert abs(told["t-0"] - told["t-1"]) <= 1
 
 
 @pytest.mark.parametrize("damaged", [1, 2])

@@ -50,7 +50,7 @@ def test_what_methods_return_is_not_what_the_wire_has(client):
 
 FOR_THE_TWIN = {
     *("send_run", "send_at_once", "knows", "run_record_max"),
-    *("lend", "lend_arrow", "settle", "cluster"),
+    *("lend", "lend_arrow", "cluster"),
 }
 """What the blocking clients stand on, in place of calls for each record."""
 

@@ -5,54 +5,16 @@ Goal: the docstring of `Places`. Method: an exception at each point in turn wher
 signals, which is after a call, where a function begins, and where a loop goes round.
 """
 
-import dis
 import sys
 import threading
 
 import pytest
+from striking import struck
 
 from hightide.net import turns
 from hightide.net.turns import Places
 
 COUNT = 10
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Striking:
-    """A trace function that raises at one of the points, counted from 1."""
-
-    def __init__(self, number):
-        self._left = number
-        self._before = {}
-
-    def __call__(self, frame, event, _):
-        if frame.f_code.co_filename != turns.__file__:
-            return None
-        frame.f_trace_opcodes = True
-        before = self._before.get(frame, "")
-        if event == "opcode":
-            self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        if event == "call" or (event == "opcode" and before.startswith(("CALL", "JUMP_BACKWARD"))):
-            self._left -= 1
-            if not self._left:
-                raise Interrupted
-        return self
-
-
-def struck(number, work):
-    """Do something, with an interruption at that point; False if it has fewer points."""
-    traced = sys.gettrace()
-    sys.settrace(Striking(number))
-    try:
-        work()
-    except Interrupted:
-        return True
-    finally:
-        sys.settrace(traced)
-    return False
 
 
 def in_thread(work):
@@ -134,7 +96,7 @@ def is_whole_after(number, work):
         places.trace = sys.gettrace()
         work(places)
 
-    was_struck = struck(number, traced)
+    was_struck = struck(number, traced, turns)
     in_thread(lambda: found.append(places.take_now(COUNT, [])))
     return found == [True], was_struck
 

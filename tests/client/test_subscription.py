@@ -125,7 +125,7 @@ def test_what_stays_assigned_keeps_its_position_and_what_comes_back_starts_over(
     assert (subscription.get(ONE).position, len(subscription.get(ONE).fetched)) == (0, 2)
     subscription.assign([ONE, TWO])
     assert subscription.get(TWO).position is None
-    assert subscription.fetched_bytes() == 2 * len(fetched(0).data)
+    assert subscription.ahead_bytes() == 2 * len(fetched(0).data)
 
 
 def test_a_partition_that_is_not_assigned_is_named_in_the_error():
@@ -183,7 +183,7 @@ def test_bytes_of_all_partitions_are_counted_together():
     subscription = subscribed(ONE, TWO)
     fed(subscription, ONE, batches=2)
     fed(subscription, TWO, batches=1)
-    assert subscription.fetched_bytes() == 3 * len(fetched(0).data)
+    assert subscription.ahead_bytes() == 3 * len(fetched(0).data)
 
 
 def test_a_partition_is_printed_as_kafka_does():

@@ -59,11 +59,7 @@ class Consumer(Blocking):
     def poll_arrow(self, *, timeout_ms: float = 0) -> pa.RecordBatch | None:
         """Fetched records of one partition as a `pyarrow.RecordBatch`; None if none came."""
         lent = self._run(partial(self._async.lend_arrow, timeout_ms=timeout_ms))
-        if lent is None:
-            return None
-        rows = lent.take_all()
-        self._opened().soon(self._async.settle)  # so that more is fetched meanwhile
-        return rows
+        return None if lent is None else lent.take_all()
 
     def __iter__(self) -> Iterator[Record]:
         """Each record counts as handed out when the loop gets it, and not before: a loop may end in

@@ -45,7 +45,10 @@ class Lent:
 
     Nobody waits for a lock: a signal's handler, in the middle of taking, may close the consumer,
     and waits for the thread that then calls `end`. What is taken leaves a list in one step of the
-    interpreter, on one side or the other."""
+    interpreter, on one side or the other.
+
+    Ctrl-C strikes after a call: what that had taken nobody would have, and it would count as read.
+    So each is taken by a loop's step, which calls nothing, and handed on at once."""
 
     def __init__(self, records: Sequence[Record], note: Callable[[int, Record], None]) -> None:
         self._records = records
@@ -58,17 +61,17 @@ class Lent:
         """How many were not taken, in the end; of how many it is known that they were."""
 
     def __iter__(self) -> Iterator[Record]:
-        # No line of Python stands between what is taken and the loop that gets it: Ctrl-C strikes
-        # between lines, and a record that was taken, and that nobody has, would count as read.
         with suppress(IndexError):
             yield from starmap(deque.popleft, repeat((self._waiting,)))
 
     def take_all(self) -> list[Record]:
         """Every record that waits; none if it is too late for that."""
         try:
-            return list(self._whole.pop())
+            for records in map(list, map(list.pop, (self._whole,))):
+                return records
         except IndexError:
-            return []
+            pass
+        return []
 
     def end(self) -> None:
         """What was not taken by now, never will be."""
@@ -92,22 +95,30 @@ class Lent:
 class LentRows:
     """The same for rows of Arrow, which are taken together."""
 
-    def __init__(self, rows: pa.RecordBatch, note: Callable[[], None]) -> None:
+    def __init__(
+        self, rows: pa.RecordBatch, found: Assignment, size: int, note: Callable[[], None]
+    ) -> None:
+        """`size`: the bytes that were fetched for them, in whose place others may be fetched."""
         self._whole = [rows]
+        self._found = found
         self._note: Callable[[], None] | None = note
+        found.lent_bytes = size
 
     def take_all(self) -> pa.RecordBatch | None:
         """The rows; None if it is too late for that."""
         try:
-            return self._whole.pop()
+            for rows in map(list.pop, (self._whole,)):
+                return rows
         except IndexError:
-            return None
+            pass
+        return None
 
     def end(self) -> None:
         """What was not taken by now, never will be."""
         with suppress(IndexError):
             self._whole.pop()
             self._note = None
+        self._found.lent_bytes = 0
 
     def catch_up(self) -> None:
         """What was taken since is handed out."""
@@ -250,7 +261,7 @@ class CompletedFetch:
             last = batches[-1].header
             found.advance(max(start, last.next_offset), last.leader_epoch)
 
-        return LentRows(rows, note)
+        return LentRows(rows, found, sum(len(batch.data) for batch in batches), note)
 
     # -- what was lent ---------------------------------------------------------------------------
 

@@ -206,7 +206,7 @@ class Consumer:
         _, fetcher = self._open()
         self._completed.catch_up()
         self._watching.cancel()
-        fetcher.forget_failure()
+        fetcher.troubles.forget()
         self._is_by_pattern, self._topics = False, []
         fetcher.read_whole([])
 
@@ -315,7 +315,7 @@ class Consumer:
         self._completed.catch_up()
         self._subscription.get(tp).seek(whole("offset", offset))
         self._completed.drop_of([tp])
-        fetcher.forgive(tp)
+        fetcher.troubles.forgive(tp)
 
     async def seek_to_time(self, timestamp: int) -> None:
         """Go on reading every partition at its first record with a timestamp ≥ `timestamp` (ms)."""
@@ -421,7 +421,7 @@ class Consumer:
         if lent is None:
             return None
         rows = lent.take_all()
-        self.settle()
+        self._completed.settle()
         return rows
 
     async def lend_arrow(self, *, timeout_ms: float = 0) -> LentRows | None:
@@ -438,7 +438,9 @@ class Consumer:
         self._polled_at = trio.current_time()
         if found is None or self._subscription.find(found.tp) is not found or not found.fetched:
             return None
-        return self._completed.lend_rows(found)
+        lent = self._completed.lend_rows(found)
+        self._open()[1].wake()  # there is room for more
+        return lent
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -450,12 +452,6 @@ class Consumer:
             yield
         finally:
             self._is_polled = False
-
-    def settle(self) -> None:
-        """What another thread took of what it was lent is handed out, and there is room again."""
-        self._completed.settle()
-        if self._fetcher is not None:
-            self._fetcher.wake()
 
     def _tend(self) -> None:
         """What was handed out before is done with."""
@@ -476,7 +472,7 @@ class Consumer:
         _, fetcher = self._open()
         while True:
             self._tend()
-            fetcher.raise_failure()
+            fetcher.troubles.tell()
             found = self._subscription.next_with_data()
             if found is not None:
                 return found

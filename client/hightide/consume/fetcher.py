@@ -16,6 +16,7 @@ from hightide.consume.health import View, metrics_of
 from hightide.consume.offset_reset import StartFinder
 from hightide.consume.options import ConsumerOptions
 from hightide.consume.subscription import Assignment, FetchedBatch, Subscription
+from hightide.consume.troubles import Troubles
 from hightide.net.background import Nudge, start
 from hightide.net.cluster import Cluster
 from hightide.net.retries import NEW_TOPIC_GRACE_S
@@ -83,8 +84,7 @@ class Fetcher:
         self._tasks: dict[_Source, None] = {}
         self._wake = wake
         self._data = trio.Event()
-        self._failure: Exception | None = None
-        self._failing: Assignment | None = None
+        self.troubles = Troubles(subscription, self.wake)
         self._last_error: HightideError | None = None
         self._arrived_at = trio.current_time()
         self.records = self.bytes = self.fetches = 0
@@ -103,7 +103,7 @@ class Fetcher:
         self._data.set()
 
     def fail(self, error: Exception) -> None:
-        """The next `raise_failure` raises this."""
+        """The caller is told of this."""
         self._fail(error)
 
     def view(self, polled_at: float, group: str = "", joins_since: float | None = None) -> View:
@@ -129,32 +129,8 @@ class Fetcher:
         await self._data.wait()
         self._data = trio.Event()
 
-    def raise_failure(self) -> None:
-        """Raise what stands in the way, once."""
-        failing = self._failing
-        if failing is not None and self._subscription.find(failing.tp) is not failing:
-            self.forget_failure()  # not assigned any more
-        if failing is not None and failing.fetched and not failing.paused:
-            return  # what came before the trouble is handed out first
-        if (failure := self._failure) is not None:
-            self.forget_failure()
-            raise failure
-
-    def forget_failure(self) -> None:
-        """The caller was told, or reads something else now: what stood in the way may be over."""
-        self._failure = self._failing = None
-        for assignment in self._subscription.all():
-            assignment.is_damaged = False
-        self.wake()
-
-    def forgive(self, tp: TopicPartition) -> None:
-        """The caller went on elsewhere in a partition: its trouble is over."""
-        if self._failing is not None and self._failing.tp == tp:
-            self.forget_failure()
-        self.wake()
-
     def _fail(self, error: Exception, assignment: Assignment | None = None) -> None:
-        self._failure, self._failing = error, assignment
+        self.troubles.add(error, assignment)
         self._data.set()
 
     def _fails(self, assignment: Assignment) -> None:
@@ -302,7 +278,7 @@ class Fetcher:
         now = trio.current_time()
         next_at = now + 3600
         due: list[Assignment] = []
-        if self._subscription.fetched_bytes() >= self._options.prefetch_bytes:
+        if self._subscription.ahead_bytes() >= self._options.prefetch_bytes:
             return due, next_at
         for assignment in self._subscription.all():
             leader = self._leader_of(assignment)
@@ -318,7 +294,7 @@ class Fetcher:
                 or assignment.is_held
                 or assignment.fetching
                 or assignment.is_damaged
-                or assignment.fetched_bytes >= self._options.max_partition_fetch_bytes
+                or assignment.ahead_bytes >= self._options.max_partition_fetch_bytes
             ):
                 continue
             if assignment.backoff_until > now:
@@ -335,7 +311,7 @@ class Fetcher:
     ) -> None:
         asked = {a.tp: self._partition_request(a) for a in due}
         options = self._options
-        left = options.prefetch_bytes - self._subscription.fetched_bytes()
+        left = options.prefetch_bytes - self._subscription.ahead_bytes()
         request = m.FetchRequest(
             max_wait_ms=int(options.fetch_max_wait_ms),
             min_bytes=options.fetch_min_bytes,

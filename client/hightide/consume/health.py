@@ -57,7 +57,7 @@ def health_of(view: View, now: float) -> Health:
     if unplaced:
         words = f"the offset to begin at in {_names(unplaced)}"
         return Health(words, now - view.polled_at, False, view.last_error)
-    size = sum(a.fetched_bytes for a in view.assignments)
+    size = sum(a.ahead_bytes for a in view.assignments)
     if size:
         words = f"its caller to poll: {counted(size, 'byte')} of records are here"
         return Health(words, now - view.polled_at, True, None)
@@ -74,7 +74,7 @@ def metrics_of(view: View, records: int, size: int, fetches: int, now: float) ->
         "bytes_consumed_total": size,
         "fetch_total": fetches,
         "records_lag_max": max((a.lag or 0 for a in view.assignments), default=0),
-        "fetched_bytes_waiting": sum(a.fetched_bytes for a in view.assignments),
+        "fetched_bytes_waiting": sum(a.ahead_bytes for a in view.assignments),
         "assigned_partitions": len(view.assignments),
         "last_poll_seconds_ago": now - view.polled_at,
     }

@@ -115,6 +115,13 @@ class Assignment:
     """When the caller was told of it last."""
     fetched: deque[FetchedBatch] = field(default_factory=deque)
     fetched_bytes: int = 0
+    lent_bytes: int = 0
+    """So much of it is in the caller's hands, or on its way there."""
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes that were fetched ahead of the caller."""
+        return self.fetched_bytes - self.lent_bytes
 
     @property
     def lag(self) -> int | None:
@@ -164,7 +171,7 @@ class Assignment:
         self.moves += 1
         self.position_epoch = self.fetch_epoch = -1
         self.fetched.clear()
-        self.fetched_bytes = 0
+        self.fetched_bytes = self.lent_bytes = 0
 
     def advance(self, offset: int, epoch: int) -> None:
         """Everything below `offset` was handed out; the last record of it is of `epoch`."""
@@ -232,10 +239,19 @@ class Subscription:
             tp = self._turn[0]
             self._turn.rotate(-1)
             found = self._assignments[tp]
-            if found.fetched and not found.paused and not found.is_held:
+            if _is_ready(found):
                 return found
         return None
 
-    def fetched_bytes(self) -> int:
-        """Bytes that wait to be handed out."""
-        return sum(found.fetched_bytes for found in self._assignments.values())
+    @property
+    def has_data(self) -> bool:
+        """Whether `next_with_data` would find something."""
+        return any(map(_is_ready, self._assignments.values()))
+
+    def ahead_bytes(self) -> int:
+        """Bytes that were fetched ahead of the caller."""
+        return sum(found.ahead_bytes for found in self._assignments.values())
+
+
+def _is_ready(found: Assignment) -> bool:
+    return bool(found.fetched) and not found.paused and not found.is_held
