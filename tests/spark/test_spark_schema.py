@@ -65,6 +65,8 @@ def test_columns_are_read_in_the_order_of_the_query_without_a_copy():
     [
         (StructType([]), "names no column, expected some of key, value, topic"),
         (field("valeu", BinaryType()), "names column 'valeu', expected some of key, value"),
+        (field("OFFSET", LongType()), "names column 'OFFSET', .*, did you mean offset"),
+        (StructType([*field("key", BinaryType())] * 2), "names column 'key' more than once"),
         (field("headers", BinaryType()), "names column 'headers', expected some of key, value"),
         (field("offset", IntegerType()), "says that offset is int, expected bigint"),
         (field("key", BinaryType(), nullable=False), "says that key is NOT NULL, but it may be"),

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from hightide.protocol.errors import UsageError
+from hightide.protocol.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,10 @@ def named(own: StructType, wanted: StructType) -> Named | None:
         if field.name not in own.names:
             raise UsageError(
                 f"schema names column {field.name!r}, expected some of {', '.join(own.names)}"
+                + did_you_mean(field.name, own.names)
             )
+        if wanted.names.count(field.name) > 1:
+            raise UsageError(f"schema names column {field.name!r} more than once")
         ours = own[field.name]
         if field.dataType != ours.dataType:
             found, expected = field.dataType.simpleString(), ours.dataType.simpleString()
