@@ -18,7 +18,7 @@ from hightide_broker.simulation import scheduler
 from hightide_broker.simulation.run import run_seed
 from hightide_broker.simulation.scheduler import SwitchMoved, check_switch, run_seeded
 
-SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", 11 if ALL else 5))
+SEEDS = int(os.environ.get("HIGHTIDE_SEEDS", 11 if ALL else 7))
 
 
 def replay(seed, **environment):
