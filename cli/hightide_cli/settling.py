@@ -31,7 +31,15 @@ LOOK_S = 60.0
 
 
 async def settle(node: Node) -> None:
-    """Until cancelled. For a process that is a node and nothing else."""
+    """Until cancelled, as the node stops: then there is nothing to collect for any more. For a
+    process that is a node and nothing else."""
+    try:
+        await _keep_settled(node)
+    finally:
+        gc.disable()
+
+
+async def _keep_settled(node: Node) -> None:
     await node.serving.wait()
     _put_aside()
     held, most = len(node.replicas), 0

@@ -42,7 +42,9 @@ def done(monkeypatch):
     """What the collector was told."""
     calls = []
     told = SimpleNamespace(
-        collect=lambda: calls.append("collect"), freeze=lambda: calls.append("freeze")
+        collect=lambda: calls.append("collect"),
+        freeze=lambda: calls.append("freeze"),
+        disable=lambda: calls.append("disable"),
     )
     monkeypatch.setattr(settling, "gc", told)
     monkeypatch.setattr(settling, "give_back", lambda: calls.append("give back"))
@@ -59,6 +61,7 @@ async def test_what_there_is_when_a_node_serves_is_put_aside_and_nothing_before(
         await wait_all_tasks_blocked()
         assert done == ["collect", "freeze"], "what is no more in use is not put aside with it"
         nursery.cancel_scope.cancel()
+    assert done == ["collect", "freeze", "disable"], "a node that stops is not looked through"
 
 
 @pytest.mark.parametrize(
