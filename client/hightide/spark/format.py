@@ -35,7 +35,8 @@ class HightideDataSource(DataSource):
     def schema(self) -> StructType:
         from hightide.spark.options import read_options
 
-        # Options are checked here, so that a wrong one fails at `load()` and not in a task.
+        # Options are checked here, so that a wrong one fails at `load()` and not later. Who names a
+        # schema is not asked for this one: then it fails when the query is planned.
         return _own(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
