@@ -1,8 +1,9 @@
 """`hightide bench backlog`: whether who reads what is old slows those who read what is new.
 
 One partition with a backlog. One client sends a record, reads it back, and sends the next; in turns
-it has the brokers to itself, and another process reads the backlog from its start, over and over,
-as fast as it can.
+it has the machine to itself, another process reads the backlog from its start, over and over, as
+fast as it can, and a process computes that knows no broker. The last is the floor: where processors
+are few, whoever takes one slows the others, whatever they take it for.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 TOPIC = "backlog"
 BROKERS = 3
 RECORD_BYTES = 1000
+BATCH_RECORDS = 1000
 TRIPS = 500
 """Records that are sent and read back in each turn."""
 POLL_MS = 1000
@@ -48,25 +50,29 @@ START_S = 300.0
 @output_option
 def backlog(backlog_mb: int, rounds: int, data: Path | None, output: str) -> None:
     """How long a new record takes to be read while another consumer reads a backlog, beside how
-    long it takes without; three brokers, acks=all."""
+    long it takes without, and beside a process that only computes; three brokers, acks=all."""
+    times: dict[str, list[float]] = {"alone": [], "busy": [], "beside": []}
+    read = 0.0
     with OwnCluster(brokers=BROKERS, directory=data) as cluster:
         run(_fill, cluster.address, backlog_mb)
-        alone: list[float] = []
-        beside: list[float] = []
-        read = 0.0
         for number in range(1, rounds + 1):
             say(f"round {number} of {rounds}")
-            alone += run(_round_trips, cluster.address)
-            with _reader(cluster.address) as speed:
-                beside += run(_round_trips, cluster.address)
+            times["alone"] += run(_round_trips, cluster.address)
+            with _other_process(_compute):
+                times["busy"] += run(_round_trips, cluster.address)
+            with _other_process(_read, cluster.address, backlog_mb) as speed:
+                times["beside"] += run(_round_trips, cluster.address)
             read += speed() / rounds
     fields: dict[str, Any] = {"bench": "backlog", "backlog_mb": backlog_mb, "rounds": rounds}
-    for name, times in (("alone", alone), ("beside", beside)):
-        shares = statistics.quantiles(times, n=100)
+    for name, some in times.items():
+        shares = statistics.quantiles(some, n=100)
         fields[f"{name}_p50_ms"] = round(shares[49] * 1000, 3)
         fields[f"{name}_p99_ms"] = round(shares[98] * 1000, 3)
-    fields["ratio_p50"] = round(fields["beside_p50_ms"] / fields["alone_p50_ms"], 2)
-    fields["ratio_p99"] = round(fields["beside_p99_ms"] / fields["alone_p99_ms"], 2)
+    for floor, ratio in (("alone", "ratio"), ("busy", "ratio_busy")):
+        for share in ("p50", "p99"):
+            fields[f"{ratio}_{share}"] = round(
+                fields[f"beside_{share}_ms"] / fields[f"{floor}_{share}_ms"], 2
+            )
     show_one(fields | {"read_mb_per_s": round(read, 1)}, output)
 
 
@@ -76,7 +82,7 @@ async def _fill(address: str, backlog_mb: int) -> None:
     async with Admin(address) as admin, Producer(address, batch_size=1 << 19) as producer:
         await admin.create_topic(TOPIC, partitions=1, replication_factor=BROKERS)
         for _ in range(backlog_mb):
-            await producer.send_many(TOPIC, [os.urandom(RECORD_BYTES)] * 1000)
+            await producer.send_many(TOPIC, [os.urandom(RECORD_BYTES)] * BATCH_RECORDS)
         await producer.flush()
 
 
@@ -99,15 +105,15 @@ async def _round_trips(address: str) -> list[float]:
 
 
 @contextmanager
-def _reader(address: str) -> Iterator[Any]:
-    """A process that reads the backlog while the block lasts; how fast it was, in MB a second."""
+def _other_process(does: Callable[..., None], *about: object) -> Iterator[Callable[[], float]]:
+    """A process that does something while the block lasts; of how much it said, in MB a second."""
     spawn = multiprocessing.get_context("spawn")
     begun, over = spawn.Event(), spawn.Event()
     size = spawn.Value("d", 0.0)
-    process = spawn.Process(target=_read, args=(address, begun, over, size), daemon=True)
+    process = spawn.Process(target=does, args=(*about, begun, over, size), daemon=True)
     process.start()
     if not begun.wait(START_S):
-        raise click.ClickException(f"the backlog's reader read nothing within {START_S:g} s")
+        raise click.ClickException(f"the other process did not begin within {START_S:g} s")
     started, before = time.perf_counter(), size.value
     took = 0.0
     try:
@@ -118,11 +124,26 @@ def _reader(address: str) -> Iterator[Any]:
         process.join()
 
 
-def _read(address: str, begun: Event, over: Event, size: Any) -> None:
+def _read(address: str, backlog_mb: int, begun: Event, over: Event, size: Any) -> None:
+    """Read what is old, over and over; never what is new."""
     from hightide.blocking import Consumer
 
-    while not over.is_set():
-        with Consumer(address, topics=[TOPIC], auto_offset_reset="earliest") as consumer:
-            while not over.is_set() and (records := consumer.poll(timeout_ms=POLL_MS)):
-                size.value += sum(len(record.value or b"") for record in records)
+    with Consumer(address, topics=[TOPIC], auto_offset_reset="earliest") as consumer:
+        old = backlog_mb * BATCH_RECORDS
+        left = old
+        while not over.is_set():
+            records = consumer.poll(timeout_ms=POLL_MS)
+            size.value += sum(len(record.value or b"") for record in records)
+            if records:
                 begun.set()
+            left -= len(records)
+            if left <= 0:
+                consumer.seek(TOPIC, 0, 0)
+                left = old
+
+
+def _compute(begun: Event, over: Event, size: Any) -> None:
+    """Take a processor, and nothing else of the machine."""
+    begun.set()
+    while not over.is_set():
+        sum(range(10_000))
