@@ -6,6 +6,7 @@ partition. Method: properties over any columns against the plain encoding, and `
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from fake_broker import FakeBroker, in_memory, refuse
@@ -18,6 +19,7 @@ from hightide.arrow.from_arrow import (
     ArrowBatch,
     Rows,
     chunks,
+    hashes_of,
     in_one_order,
     partitions_of,
     places_of,
@@ -101,6 +103,45 @@ def test_keys_go_where_kafka_puts_them(keys, count):
     chunk = pa.RecordBatch.from_pydict({"key": keys, "value": keys})
     places = places_of(chunk, rows, count).tolist()
     assert places == [-1 if key is None else partition_for_key(key, count) for key in keys]
+
+
+@given(st.lists(st.none() | st.binary(max_size=300), min_size=1), st.data())
+def test_a_value_has_the_same_number_whatever_stands_beside_it(values, data):
+    column = pa.array(values, pa.binary())
+    alone = [int(hashes_of(pa.array([value or b""], pa.binary()))[0]) for value in values]
+    assert hashes_of(column).tolist() == alone
+    start = data.draw(st.integers(0, len(values)))
+    assert hashes_of(column.slice(start)).tolist() == alone[start:]
+    assert min(alone) >= 0
+
+
+def test_a_value_s_number_is_that_of_every_version():
+    """Who writes a batch again may be a newer one, and has to find its rows where they are."""
+    values = [b"", b"seven b", b"eight by", b"nine byte", b"a" * 63, b"b" * 128, b"c" * 129]
+    assert hashes_of(pa.array(values, pa.binary())).tolist() == [
+        *(0, 382622595, 817924175, 1856564072, 1489526514, 2076882410, 2630056692)
+    ]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda n: b"%d" % n,
+        lambda n: b"%012d" % n,
+        lambda n: b'{"id": %d, "name": "nobody", "at": [0, 0]}' % n,
+        lambda n: n.to_bytes(8, "little"),
+        lambda n: n.to_bytes(8, "big"),
+        lambda n: b"x" * 40 + n.to_bytes(3, "big") + b"y" * 40,
+        lambda n: b"same" * 10 + n.to_bytes(40, "little"),
+        lambda n: bytes([n % 251]) * (n // 251 + 1),
+    ],
+)
+@pytest.mark.parametrize("count", [2, 3, 16, 100])
+def test_values_are_spread_evenly_over_partitions(shape, count):
+    values = pa.array([shape(n) for n in range(251 * count)], pa.binary())
+    rows_of_each = np.bincount(hashes_of(values) % count, minlength=count)
+    assert rows_of_each.min() > 251 * 0.6
+    assert rows_of_each.max() < 251 * 1.5
 
 
 few = st.none() | st.sampled_from([b"", b"\0", b"a"])

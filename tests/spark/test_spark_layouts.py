@@ -36,9 +36,9 @@ from hightide.blocking import Admin, Producer
 from hightide.protocol.errors import UsageError
 from hightide.protocol.group_messages import CommitPartition
 from hightide.spark import marks
+from hightide.spark.attempts import producers_of
 from hightide.spark.earlier import states_of
 from hightide.spark.marks import Mark, SinkClash, TopicMark, Writing
-from hightide.spark.produce import producers_of
 from hightide.spark.sink import HightideStreamWriter, refuse_overwrite
 from hightide.spark.stored import LayoutChanged
 

@@ -40,18 +40,12 @@ from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import ApiError, RequestTimedOut, UsageError
 from hightide.protocol.messages import LATEST
 from hightide.spark import stored
+from hightide.spark.attempts import DERIVED_IDS, Attempt, Superseded
 from hightide.spark.client import BlockingClient
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
 from hightide.spark.options import SinkOptions, read_sink_options
-from hightide.spark.produce import (
-    DERIVED_IDS,
-    Attempt,
-    Superseded,
-    TaskWriter,
-    gathered,
-    sorted_rows,
-)
-from hightide.spark.sink import HightideStreamWriter, check_schema
+from hightide.spark.produce import TaskWriter
+from hightide.spark.sink import HightideStreamWriter, check_schema, gathered, sorted_rows
 from hightide.spark.stored import batches_of
 from hightide.spark.written import Written
 
@@ -66,6 +60,15 @@ def admin(cluster):
         yield opened
 
 
+class KnownTask(TaskWriter):
+    """A task that knows what became of a piece before it writes the next one: what it wrote is
+    stored, should it die now."""
+
+    def write(self, chunk):
+        super().write(chunk)
+        self.settle()
+
+
 class Target:
     """A topic, and tasks that write to it."""
 
@@ -78,7 +81,7 @@ class Target:
         for client in self.clients:
             client.close()
 
-    def task(self, *, batch=0, task=0, **options):
+    def task(self, *, batch=0, task=0, kind=KnownTask, client=None, **options):
         attempt = Attempt(f"sink-of-{self.name}", task, batch)
         told = {
             "topic": self.name,
@@ -86,7 +89,7 @@ class Target:
             "writing": Writing("checkpoint", "run"),
             **options,
         }
-        return TaskWriter(self.client(), attempt, **told)
+        return kind(self.kept(client) if client else self.client(), attempt, **told)
 
     def run(self, batch, *tasks, run="run", job=None, **options):
         """Tasks with their rows, and what the driver does then."""
@@ -98,7 +101,7 @@ class Target:
             writing = Writing("checkpoint", run, "what", job)
             may = writer.options.may_duplicate
             how = {"topic": writer.options.topic or None, "may_duplicate": may}
-            task = self.task(batch=batch, task=number, writing=writing, **how)
+            task = self.task(batch=batch, task=number, kind=TaskWriter, writing=writing, **how)
             task.write(chunk)
             task.finish()
             told = writing, task.stored, task.deferred, task.rows, task.bytes
@@ -108,8 +111,11 @@ class Target:
         return sum(each.stored_before for each in messages)
 
     def client(self):
-        self.clients.append(BlockingClient(*direct(self.cluster.bootstrap)))
-        return self.clients[-1]
+        return self.kept(BlockingClient(*direct(self.cluster.bootstrap)))
+
+    def kept(self, client):
+        self.clients.append(client)
+        return client
 
     def allow_batches_of(self, limit, key="max.message.bytes"):
         """Set what bounds them; returns once every broker, so every leader, applied it."""

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from hightide.protocol.columns import Record
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
+from hightide.spark.attempts import TASKS_MAX, Attempt, producers_of
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted, places_of_records, states_of
 from hightide.spark.marks import Mark, ends_of
-from hightide.spark.produce import TASKS_MAX, Attempt, TaskWriter, earlier_rows, producers_of
+from hightide.spark.produce import TaskWriter, earlier_rows
 from hightide.spark.stored import LayoutChanged
 
 if TYPE_CHECKING:

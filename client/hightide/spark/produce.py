@@ -18,40 +18,38 @@ change between batches only.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hightide.arrow.from_arrow import (
     ArrowBatch,
     Rows,
     by_place,
-    in_one_order,
+    hashes_of,
     places_of,
     rows_at,
     rows_of,
-    sums_of,
     topics_of,
 )
 from hightide.produce.bulk import Cutter
-from hightide.protocol import messages as m
 from hightide.protocol import producer_messages as p
 from hightide.protocol.errors import (
     TOO_LARGE,
     ApiError,
     ErrorCode,
-    HightideError,
     RequestTimedOut,
 )
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
+from hightide.spark.attempts import Attempt, Superseded, producers_of
 from hightide.spark.client import BlockingClient
 from hightide.spark.earlier import Earlier, Wanted
+from hightide.spark.in_flight import InFlight, produce_request
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
 from hightide.spark.stored import Lane, LayoutChanged, Stored
 
@@ -63,34 +61,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hightide.spark")
 
-DERIVED_IDS = 1 << 62
-"""Producer ids from here on are derived; brokers give out those from 0 on."""
-EPOCHS = 1 << 15
 BATCH_BYTES = 900_000
 """What a batch may take of memory; below max.message.bytes of a topic, 1 MiB."""
-TASKS_MAX = 4096
-"""Of a batch of a streaming query; the last one is the driver."""
-GATHERED_ROWS = 65_536
-GATHERED_BYTES = 16 << 20
-
-
-class Attempt(NamedTuple):
-    """One task of one batch, whichever attempt at it this is."""
-
-    sink: str
-    task: int
-    batch: int
-
-    @property
-    def producer(self) -> tuple[int, int]:
-        """Its producer id and epoch."""
-        name = f"{self.sink}/{self.task}/{self.batch // EPOCHS}".encode()
-        digest = hashlib.blake2b(name, digest_size=8).digest()
-        return DERIVED_IDS | (int.from_bytes(digest, "big") >> 2), self.batch % EPOCHS
-
-
-class Superseded(HightideError):
-    """A later batch was written already: this attempt comes too late."""
 
 
 class TaskWriter:
@@ -138,6 +110,7 @@ class TaskWriter:
         self._is_last = False
         self._batch_bytes: dict[str, int] = {}
         """Of topics that refused larger batches."""
+        self._in_flight = InFlight(client, timeout_s=timeout_s)
         self._now_ms = int(time.time() * 1000)
         if topics is None:
             self._begin()
@@ -189,10 +162,15 @@ class TaskWriter:
             self.bytes += int(rows.sizes()[-1])
             if self.is_done:
                 continue
-            for place, which in by_place(self._places(topic, own, rows)):
-                part = rows if which is None else rows.take(which)
-                tp = TopicPartition(topic, place)
-                self._offer(tp, self._without_deferred(tp, part))
+            self._offer_all(
+                (TopicPartition(topic, place), rows if which is None else rows.take(which))
+                for place, which in by_place(self._places(topic, own, rows))
+            )
+
+    def settle(self) -> None:
+        """Until nothing is in flight: it is stored, or held as it may be stored already."""
+        while self._in_flight:
+            self._hear()
 
     def _without_deferred(self, tp: TopicPartition, rows: Rows) -> Rows:
         if not self._earlier:
@@ -216,12 +194,15 @@ class TaskWriter:
             "timestamp": pa.array(times, pa.timestamp("ms")),
         }
         self._send_all(tp, rows_of(pa.record_batch(columns), self._now_ms))
+        self.settle()
 
     def finish(self) -> None:
         """All rows came. Raises `LayoutChanged` if some that are stored are not among them."""
+        self.settle()
         self._is_last, late, self._late = True, self._late, []
         for tp, rows in late:
             self._offer(tp, rows)
+        self.settle()
         if not self._stored.count:
             return
         attempt, what = self._attempt, f"{counted(self._stored.count, 'row')} of {self._stored}"
@@ -240,6 +221,7 @@ class TaskWriter:
         log.warning("%s: they are there twice, onLayoutChange=duplicate", told)
         self._stored = Stored()
         self._send_held()
+        self.settle()
 
     # -- where rows go ---------------------------------------------------------------------------
 
@@ -255,7 +237,7 @@ class TaskWriter:
         free = np.flatnonzero(places < 0)
         if len(free):
             values = rows.values if len(free) == len(rows) else rows.take(free).values
-            places[free] = sums_of(values) % count
+            places[free] = hashes_of(values) % count
         return places
 
     def _most(self, topic: str, named: pa.Array, count: int) -> int:
@@ -265,6 +247,7 @@ class TaskWriter:
         largest = pc.max(named).as_py()
         if largest is None or largest < count:
             return count
+        self.settle()
         self._client.refresh([topic], timeout_s=self._timeout_s)
         return max(count, self._client.metadata.partition_count(topic))
 
@@ -272,6 +255,7 @@ class TaskWriter:
         """How many partitions these have, for this batch, from its first attempt on."""
         if not topics:
             return
+        self.settle()
         client, timeout_s, sink = self._client, self._timeout_s, self._attempt.sink
         if self._keeps_marks:
             # Looked at before the mark: nothing of this batch lies below, no matter who keeps it.
@@ -367,6 +351,19 @@ class TaskWriter:
 
     # -- storing ---------------------------------------------------------------------------------
 
+    def _offer_all(self, parts: Iterable[tuple[TopicPartition, Rows]]) -> None:
+        """Offer rows of several partitions, of which each has a batch in flight meanwhile."""
+        left = [(tp, self._without_deferred(tp, rows)) for tp, rows in parts]
+        if self._stored.count:
+            for tp, rows in left:
+                self._offer(tp, rows)
+            return
+        sending = deque(self._sending(tp, rows) for tp, rows in left)
+        while sending:
+            one = sending.popleft()
+            if next(one, None) is not None:
+                sending.append(one)
+
     def _offer(self, tp: TopicPartition, rows: Rows) -> None:
         """Send rows that are not stored yet, as soon as all that are stored have been matched."""
         if not self._stored.count:
@@ -386,13 +383,51 @@ class TaskWriter:
             self._offer(tp, rows)
 
     def _send_all(self, tp: TopicPartition, rows: Rows) -> None:
-        """Rows as batches. A topic that takes none so large gets smaller ones from then on."""
+        """Send rows as batches; the last one is in flight when this returns."""
+        for _ in self._sending(tp, rows):
+            pass
+
+    def _sending(self, tp: TopicPartition, rows: Rows) -> Iterator[ArrowBatch]:
+        """The same in steps: each batch that was sent."""
+        cutter = Cutter(rows.sizes())
+        while not cutter.is_done:
+            start, end, _ = cutter.take(self._batch_bytes.get(tp[0], BATCH_BYTES))
+            # Packed before it is known what became of the one before it, which is mostly nothing.
+            batch = self._packed(tp, rows.slice(start, end), self._in_flight.rows_of(tp))
+            while not self._in_flight.has_room(tp):
+                self._hear()
+            if self._stored.count:
+                self._offer(tp, rows.slice(start, len(rows)))
+                return
+            assert batch.sequence == self._ends[tp], "what was packed before is stored"
+            self._in_flight.send(tp, batch)
+            yield batch
+
+    def _packed(self, tp: TopicPartition, rows: Rows, ahead: int = 0) -> ArrowBatch:
+        """A batch behind those that are stored, and so many rows."""
+        batch = ArrowBatch(tp[0], tp[1], 0.0, (), rows)
+        batch.sequence = self._ends.setdefault(tp, 0) + ahead
+        batch.encode("none", *self._attempt.producer)
+        return batch
+
+    def _hear(self) -> None:
+        """Hear what became of the batch that was sent first, and have it stored."""
+        heard = self._in_flight.hear()
+        for sent, is_stored in heard:
+            if is_stored:
+                self._ends[sent.tp] += len(sent.batch)
+        for sent, is_stored in heard:
+            if not is_stored:
+                self._insist(sent.tp, sent.batch.rows)
+
+    def _insist(self, tp: TopicPartition, rows: Rows) -> None:
+        """Have rows stored, batch by batch. A topic that takes none so large gets smaller ones from
+        then on."""
         deadline = time.monotonic() + self._timeout_s
         cutter = Cutter(rows.sizes())
         while not cutter.is_done:
             start, end, size = cutter.take(self._batch_bytes.get(tp[0], BATCH_BYTES))
-            batch = ArrowBatch(tp[0], tp[1], 0.0, (), rows.slice(start, end))
-            batch.sequence = self._ends.setdefault(tp, 0)
+            batch = self._packed(tp, rows.slice(start, end))
             try:
                 is_ours = self._send(tp, batch, deadline)
             except ApiError as error:
@@ -424,19 +459,11 @@ class TaskWriter:
 
     def _send(self, tp: TopicPartition, batch: ArrowBatch, deadline: float) -> bool:
         """Whether it was stored now."""
-        data = batch.encode("none", *self._attempt.producer)
+        assert batch.encoded is not None, "what is sent was packed"
         timeout_s = max(deadline - time.monotonic(), 0.1)
-        part = m.ProducePartition(topic=tp[0], partition=tp[1], records=0)
-        request = m.ProduceRequest(
-            acks=m.ACKS_ALL, timeout_ms=int(timeout_s * 1000), partitions=[part]
-        )
-        answer, _ = self._client.call_leader(*tp, request, timeout_s=timeout_s, attachments=[data])
+        request, parts = produce_request(tp, timeout_s), [batch.encoded]
+        answer, _ = self._client.call_leader(*tp, request, timeout_s=timeout_s, attachments=parts)
         return not answer.partitions[0].is_repeated
-
-
-def producers_of(sink: str, batch: int) -> dict[int, int]:
-    """Every producer that may write a batch of a streaming query: id → epoch."""
-    return dict(Attempt(sink, task, batch).producer for task in range(TASKS_MAX))
 
 
 def earlier_rows(
@@ -454,27 +481,3 @@ def earlier_rows(
         return Earlier()
     producers = producers_of(attempt.sink, attempt.batch)
     return Earlier.read(client, producers, between, is_old=mark.is_old, timeout_s=timeout_s)
-
-
-def sorted_rows(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in one order, whichever they came in; all of them are held at once."""
-    import pyarrow as pa
-
-    if waiting := [*chunks]:
-        yield from in_one_order(pa.Table.from_batches(waiting)).to_batches()
-
-
-def gathered(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger pieces: each piece costs a request for every partition."""
-    import pyarrow as pa
-
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for chunk in chunks:
-        waiting.append(chunk)
-        rows, size = rows + len(chunk), size + chunk.nbytes
-        if rows >= GATHERED_ROWS or size >= GATHERED_BYTES:
-            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-            waiting, rows, size = [], 0, 0
-    if rows:
-        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,12 +20,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from hightide.arrow.from_arrow import in_one_order
 from hightide.protocol.errors import UsageError
+from hightide.spark.attempts import TASKS_MAX, Attempt
 from hightide.spark.client import client_for
 from hightide.spark.completion import Completion
 from hightide.spark.marks import Mark, Writing, ends_of
 from hightide.spark.options import SinkOptions
-from hightide.spark.produce import TASKS_MAX, Attempt, TaskWriter, gathered, sorted_rows
+from hightide.spark.produce import TaskWriter
 from hightide.spark.written import Written
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ COLUMNS = {
     "timestamp": ("timestamp",),
     "headers": ("array<struct<key:string,value:binary>>",),
 }
+GATHERED_ROWS = 65_536
+GATHERED_BYTES = 16 << 20
+"""What a task writes at a time, from so much on: each piece costs a request for each partition."""
 NOT_WRITTEN = ("offset", "timestampType", "leader_epoch")
 """What the source says of a record besides; who writes it again gives it others."""
 
@@ -135,6 +140,30 @@ class _Writer:
         now = ends_of(client, topics, timeout_s=timeout_s)
         done = replace(writing, rows=rows, bytes=size)
         Mark(batch + 1, now, done).write(client, sink, topics, timeout_s=timeout_s)
+
+
+def sorted_rows(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in one order, whichever they came in; all of them are held at once."""
+    import pyarrow as pa
+
+    if waiting := [*chunks]:
+        yield from in_one_order(pa.Table.from_batches(waiting)).to_batches()
+
+
+def gathered(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger pieces: each piece costs a request for every partition."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        rows, size = rows + len(chunk), size + chunk.nbytes
+        if rows >= GATHERED_ROWS or size >= GATHERED_BYTES:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def run_of(context: TaskContext) -> str:

@@ -1,0 +1,91 @@
+"""Batches of a task that are in flight: sent, and their leaders' answers not looked at yet.
+
+Meanwhile the task reads and packs the next rows. There is one of each partition at most, so that a
+batch is never stored without the one before it: a leader that has forgotten the task takes any
+number for its first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from hightide.protocol import messages as m
+from hightide.spark.client import TRIED_AGAIN, BlockingClient
+from hightide.spark.connection import Asked
+
+if TYPE_CHECKING:
+    from hightide.arrow.from_arrow import ArrowBatch
+    from hightide.protocol.topic_partition import TopicPartition
+
+BATCHES_MAX = 4
+"""In flight at a time: each holds the rows it came from, some MiB."""
+
+
+class Sent(NamedTuple):
+    """A batch, and how its answer is asked for; None: it did not leave."""
+
+    tp: TopicPartition
+    batch: ArrowBatch
+    asked: Asked | None
+
+
+class InFlight:
+    """Those of one task, in the order they were sent."""
+
+    def __init__(self, client: BlockingClient, *, timeout_s: float) -> None:
+        self._client, self._timeout_s = client, timeout_s
+        self._sent: deque[Sent] = deque()
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def rows_of(self, tp: TopicPartition) -> int:
+        """How many rows of a partition are in flight."""
+        return sum(len(sent.batch) for sent in self._sent if sent.tp == tp)
+
+    def has_room(self, tp: TopicPartition) -> bool:
+        """Whether another batch of the partition may be sent."""
+        return len(self._sent) < BATCHES_MAX and all(sent.tp != tp for sent in self._sent)
+
+    def send(self, tp: TopicPartition, batch: ArrowBatch) -> None:
+        """Send a packed batch to whoever is known to lead; what comes of it is heard later."""
+        assert batch.encoded is not None, "what is sent was packed"
+        asked = None
+        try:
+            leader = self._client.leader(*tp).leader
+            broker = self._client.metadata.brokers[leader]
+            asked = self._client.ask(
+                (broker.host, broker.port),
+                produce_request(tp, self._timeout_s),
+                timeout_s=self._timeout_s,
+                attachments=[batch.encoded],
+            )
+        except TRIED_AGAIN:
+            pass  # as if it had been refused
+        self._sent.append(Sent(tp, batch, asked))
+
+    def hear(self) -> list[tuple[Sent, bool]]:
+        """What became of the batch that was sent first: whether it was stored, for the first time.
+        If it was not, what became of all the others too: nothing is in flight then, and other
+        requests leave no answer unheard."""
+        heard = [self._heard(self._sent.popleft())]
+        while self._sent and not heard[0][1]:
+            heard.append(self._heard(self._sent.popleft()))
+        return heard
+
+    def _heard(self, sent: Sent) -> tuple[Sent, bool]:
+        if sent.asked is None:
+            return sent, False
+        try:
+            answer, _ = self._client.answer(sent.asked, timeout_s=self._timeout_s)
+        except TRIED_AGAIN:
+            return sent, False
+        result: m.ProduceResult = answer.partitions[0]
+        return sent, result.error is None and not result.is_repeated
+
+
+def produce_request(tp: TopicPartition, timeout_s: float) -> m.ProduceRequest:
+    """The request that one batch is attached to, which all in-sync replicas are to have."""
+    part = m.ProducePartition(topic=tp[0], partition=tp[1], records=0)
+    return m.ProduceRequest(acks=m.ACKS_ALL, timeout_ms=int(timeout_s * 1000), partitions=[part])
