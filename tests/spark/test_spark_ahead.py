@@ -107,6 +107,23 @@ def test_what_is_answered_before_the_awaited_answer_is_dropped(played, awaited, 
                 connection.answer(gone, timeout_s=A_MOMENT_S)
 
 
+def test_an_answer_that_is_to_be_kept_is_there_when_it_is_waited_for(played):
+    client, peer, _ = played
+    asked = [client.ask(peer.address, ASK, is_kept=is_kept) for is_kept in (True, False, True)]
+    last = client.ask(peer.address, ASK)
+    peer.accept()
+    numbers = [peer.take() for _ in range(4)]
+    for number in (2, 1, 0, 3):
+        peer.say(numbers[number], error=REFUSAL if number == 2 else None)
+    assert answered(client, last)
+    assert answered(client, asked[0])
+    with pytest.raises(ApiError, match=REFUSAL):
+        client.answer(asked[2], timeout_s=A_MOMENT_S)
+    for gone in (*asked, last):
+        with pytest.raises(BrokerUnreachable, match="dropped"):
+            client.answer(gone, timeout_s=A_MOMENT_S)
+
+
 def test_a_refusal_leaves_its_connection_to_the_next_call(played):
     client, peer, _ = played
     first = client.ask(peer.address, ASK)

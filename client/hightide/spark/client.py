@@ -188,15 +188,19 @@ class BlockingClient:
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
         attachments: Sequence[Buffer] = (),
+        is_kept: bool = False,
     ) -> Asked:
-        """Send a request; its answer may be waited for later."""
+        """Send a request; its answer may be waited for later. `is_kept` as of
+        `BlockingConnection.ask`."""
         connection = self._connections.get(address)
         if connection is None:
             context = None if self._tls is None else self._tls.current()
             connection = BlockingConnection(*address, context, self._login)
             self._connections[address] = connection
         with self._closed_on_failure(connection):
-            return connection.ask(request, timeout_s=timeout_s, attachments=attachments)
+            return connection.ask(
+                request, timeout_s=timeout_s, attachments=attachments, is_kept=is_kept
+            )
 
     def answer(self, asked: Asked, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Answer:
         """Wait for the answer."""

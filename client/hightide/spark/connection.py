@@ -69,7 +69,10 @@ class BlockingConnection:
         self._socket = sock if context is None else self._secured(sock, context, host)
         self._woken_at = 1
         self._next_id = 0
-        self._unanswered: set[int] = set()
+        self._unanswered: dict[int, bool] = {}
+        """Requests, and whether the answer is kept if it comes while another one is waited for."""
+        self._early: dict[int, wire.Frame] = {}
+        """Such answers."""
         self._login = login
         self._login_again_at = -math.inf
         self._look_at_login()
@@ -108,8 +111,10 @@ class BlockingConnection:
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
         attachments: Sequence[Buffer] = (),
+        is_kept: bool = False,
     ) -> Asked:
-        """Send a request; raises `BrokerUnreachable` or `RequestTimedOut`."""
+        """Send a request; raises `BrokerUnreachable` or `RequestTimedOut`. `is_kept`: its answer is
+        to be waited for in the end, whatever is asked and answered before."""
         self._look_at_login()
         self._next_id += 1
         buffers = wire.encode_request(
@@ -120,7 +125,7 @@ class BlockingConnection:
             while pending:
                 self._limit_to(deadline)
                 wire.drop_sent(pending, self._send(pending))
-        self._unanswered.add(self._next_id)
+        self._unanswered[self._next_id] = is_kept
         return Asked(self, self._next_id, API_BY_REQUEST[type(request)].response)
 
     def _secured(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
@@ -149,17 +154,18 @@ class BlockingConnection:
         return self._socket.sendmsg(pending)
 
     def answer(self, asked: Asked, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Answer:
-        """Wait for an answer. What comes before it is dropped: its reader was abandoned, as with a
-        LIMIT. Raises as `ask`, `ApiError` and `RemoteProtocolError`."""
-        if asked.id not in self._unanswered:
+        """Wait for an answer. What comes before it is dropped unless it is to be kept: its reader
+        was abandoned, as with a LIMIT. Raises as `ask`, `ApiError` and `RemoteProtocolError`."""
+        if asked.id not in self._unanswered and asked.id not in self._early:
             raise BrokerUnreachable("the answer was dropped", broker=self.address)
         while True:
-            frame = self._receive_frame(timeout_s)
+            frame = self._early.pop(asked.id, None) or self._receive_frame(timeout_s)
             envelope = wire.decode_response_envelope(frame)
             if envelope.id != asked.id and envelope.id in self._unanswered:
-                self._unanswered.remove(envelope.id)
+                if self._unanswered.pop(envelope.id):
+                    self._early[envelope.id] = frame
                 continue
-            self._unanswered.discard(asked.id)
+            self._unanswered.pop(asked.id, None)
             if envelope.error is not None:
                 code = error_code(envelope.error.code)
                 raise ApiError(code, envelope.error.message, broker=self.address)

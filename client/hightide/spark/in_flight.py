@@ -60,29 +60,24 @@ class InFlight:
                 produce_request(tp, self._timeout_s),
                 timeout_s=self._timeout_s,
                 attachments=[batch.encoded],
+                is_kept=True,
             )
         except TRIED_AGAIN:
             pass  # as if it had been refused
         self._sent.append(Sent(tp, batch, asked))
 
-    def hear(self) -> list[tuple[Sent, bool]]:
-        """What became of the batch that was sent first: whether it was stored, for the first time.
-        If it was not, what became of all the others too: nothing is in flight then, and other
-        requests leave no answer unheard."""
-        heard = [self._heard(self._sent.popleft())]
-        while self._sent and not heard[0][1]:
-            heard.append(self._heard(self._sent.popleft()))
-        return heard
-
-    def _heard(self, sent: Sent) -> tuple[Sent, bool]:
-        if sent.asked is None:
-            return sent, False
+    def hear(self) -> tuple[TopicPartition, ArrowBatch, bool]:
+        """Wait for what became of the batch that was sent first: whether it was stored, for the
+        first time. Others may have been answered before, or be on their way still."""
+        tp, batch, asked = self._sent.popleft()
+        if asked is None:
+            return tp, batch, False
         try:
-            answer, _ = self._client.answer(sent.asked, timeout_s=self._timeout_s)
+            answer, _ = self._client.answer(asked, timeout_s=self._timeout_s)
         except TRIED_AGAIN:
-            return sent, False
+            return tp, batch, False
         result: m.ProduceResult = answer.partitions[0]
-        return sent, result.error is None and not result.is_repeated
+        return tp, batch, result.error is None and not result.is_repeated
 
 
 def produce_request(tp: TopicPartition, timeout_s: float) -> m.ProduceRequest:

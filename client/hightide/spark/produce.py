@@ -247,7 +247,6 @@ class TaskWriter:
         largest = pc.max(named).as_py()
         if largest is None or largest < count:
             return count
-        self.settle()
         self._client.refresh([topic], timeout_s=self._timeout_s)
         return max(count, self._client.metadata.partition_count(topic))
 
@@ -255,7 +254,6 @@ class TaskWriter:
         """How many partitions these have, for this batch, from its first attempt on."""
         if not topics:
             return
-        self.settle()
         client, timeout_s, sink = self._client, self._timeout_s, self._attempt.sink
         if self._keeps_marks:
             # Looked at before the mark: nothing of this batch lies below, no matter who keeps it.
@@ -412,13 +410,11 @@ class TaskWriter:
 
     def _hear(self) -> None:
         """Hear what became of the batch that was sent first, and have it stored."""
-        heard = self._in_flight.hear()
-        for sent, is_stored in heard:
-            if is_stored:
-                self._ends[sent.tp] += len(sent.batch)
-        for sent, is_stored in heard:
-            if not is_stored:
-                self._insist(sent.tp, sent.batch.rows)
+        tp, batch, is_stored = self._in_flight.hear()
+        if is_stored:
+            self._ends[tp] += len(batch)
+        else:
+            self._insist(tp, batch.rows)
 
     def _insist(self, tp: TopicPartition, rows: Rows) -> None:
         """Have rows stored, batch by batch. A topic that takes none so large gets smaller ones from
