@@ -8,6 +8,7 @@ real brokers, in fetches and Arrow batches so small that there are many of them.
 
 # ruff: noqa: F811 - fixtures are imported by name
 
+import math
 import socket
 from contextlib import closing
 from dataclasses import replace
@@ -122,6 +123,23 @@ def test_an_answer_that_is_to_be_kept_is_there_when_it_is_waited_for(played):
     for gone in (*asked, last):
         with pytest.raises(BrokerUnreachable, match="dropped"):
             client.answer(gone, timeout_s=A_MOMENT_S)
+
+
+def test_a_login_is_made_again_unless_an_answer_would_be_dropped_by_it(played, monkeypatch):
+    made = []
+    monkeypatch.setattr(BlockingConnection, "_log_in", lambda _, login: made.append(login))
+    _, peer, _ = played
+    with closing(BlockingConnection(*peer.address, login="again")) as connection:
+        peer.accept()
+        for is_kept, times in ((True, 2), (False, 3), (True, 3)):
+            connection._login_again_at = -math.inf  # it is time to
+            asked = connection.ask(ASK, is_kept=is_kept)
+            assert made == ["again"] * times
+        for _ in range(3):
+            peer.say(peer.take())
+        assert answered(connection, asked)
+        connection.ask(ASK)
+        assert made == ["again"] * 4
 
 
 def test_a_refusal_leaves_its_connection_to_the_next_call(played):

@@ -78,9 +78,9 @@ class BlockingConnection:
         self._look_at_login()
 
     def _look_at_login(self) -> None:
-        """Log in if it is time to, and nothing is on its way."""
+        """Log in if it is time to, and no answer is on its way that would be dropped by that."""
         is_due = time.monotonic() > self._login_again_at
-        if self._login is not None and is_due and not self._unanswered:
+        if self._login is not None and is_due and all(self._unanswered.values()):
             self._login_again_at = math.inf  # what is said now is the login
             self._log_in(self._login)
 

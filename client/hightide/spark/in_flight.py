@@ -7,11 +7,12 @@ number for its first.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.protocol import messages as m
-from hightide.spark.client import TRIED_AGAIN, BlockingClient
+from hightide.spark.client import LEAST_S, TRIED_AGAIN, BlockingClient
 from hightide.spark.connection import Asked
 
 if TYPE_CHECKING:
@@ -23,11 +24,14 @@ BATCHES_MAX = 4
 
 
 class Sent(NamedTuple):
-    """A batch, and how its answer is asked for; None: it did not leave."""
+    """A batch that was sent."""
 
     tp: TopicPartition
     batch: ArrowBatch
     asked: Asked | None
+    """How its answer is asked for; None: it did not leave."""
+    until: float
+    """When the time for it is up."""
 
 
 class InFlight:
@@ -51,7 +55,7 @@ class InFlight:
     def send(self, tp: TopicPartition, batch: ArrowBatch) -> None:
         """Send a packed batch to whoever is known to lead; what comes of it is heard later."""
         assert batch.encoded is not None, "what is sent was packed"
-        asked = None
+        asked, until = None, time.monotonic() + self._timeout_s
         try:
             leader = self._client.leader(*tp).leader
             broker = self._client.metadata.brokers[leader]
@@ -64,16 +68,17 @@ class InFlight:
             )
         except TRIED_AGAIN:
             pass  # as if it had been refused
-        self._sent.append(Sent(tp, batch, asked))
+        self._sent.append(Sent(tp, batch, asked, until))
 
     def hear(self) -> tuple[TopicPartition, ArrowBatch, bool]:
         """Wait for what became of the batch that was sent first: whether it was stored, for the
         first time. Others may have been answered before, or be on their way still."""
-        tp, batch, asked = self._sent.popleft()
+        tp, batch, asked, until = self._sent.popleft()
         if asked is None:
             return tp, batch, False
         try:
-            answer, _ = self._client.answer(asked, timeout_s=self._timeout_s)
+            left_s = max(until - time.monotonic(), LEAST_S)
+            answer, _ = self._client.answer(asked, timeout_s=left_s)
         except TRIED_AGAIN:
             return tp, batch, False
         result: m.ProduceResult = answer.partitions[0]
