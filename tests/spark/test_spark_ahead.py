@@ -125,6 +125,20 @@ def test_an_answer_that_is_to_be_kept_is_there_when_it_is_waited_for(played):
             client.answer(gone, timeout_s=A_MOMENT_S)
 
 
+def test_answers_that_nobody_waits_for_any_more_are_not_kept_for_ever(played, monkeypatch):
+    monkeypatch.setattr(connection, "EARLY_MAX", 2)
+    client, peer, _ = played
+    asked = [client.ask(peer.address, ASK, is_kept=True) for _ in range(4)]
+    peer.accept()
+    for _ in asked:
+        peer.say(peer.take())
+    assert answered(client, asked[3])
+    assert answered(client, asked[1])
+    assert answered(client, asked[2])
+    with pytest.raises(BrokerUnreachable, match="dropped"):
+        client.answer(asked[0], timeout_s=A_MOMENT_S)
+
+
 def test_a_login_is_made_again_unless_an_answer_would_be_dropped_by_it(played, monkeypatch):
     made = []
     monkeypatch.setattr(BlockingConnection, "_log_in", lambda _, login: made.append(login))

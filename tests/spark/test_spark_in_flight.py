@@ -28,9 +28,10 @@ from test_spark_sink import (  # noqa: F401
 
 from hightide.protocol import messages as m
 from hightide.protocol.columns import Record
-from hightide.protocol.errors import ApiError, BrokerUnreachable
+from hightide.protocol.errors import ApiError, BrokerUnreachable, RequestTimedOut
 from hightide.protocol.topic_partition import TopicPartition
-from hightide.spark import produce
+from hightide.spark import client as spark_client
+from hightide.spark import in_flight, produce
 from hightide.spark.attempts import Superseded
 from hightide.spark.client import BlockingClient
 from hightide.spark.in_flight import BATCHES_MAX, InFlight
@@ -93,6 +94,40 @@ class Lossy(BlockingClient):
             raise BrokerUnreachable(f"{what} was lost")
 
 
+class Frozen(BlockingClient):
+    """No answer comes to what is produced, and a clock that goes by what is waited for that."""
+
+    def __init__(self, *place):
+        super().__init__(*place)
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def time(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def answer(self, asked, *, timeout_s):
+        if asked.kind is not m.ProduceResponse:
+            return super().answer(asked, timeout_s=timeout_s)
+        self.now += timeout_s
+        raise RequestTimedOut("it says nothing", elapsed_s=timeout_s)
+
+
+def untimed(*places):
+    """Rows that name no time: (partition, number)."""
+    return pa.record_batch(
+        {
+            "value": [b"%d" % number for _, number in places],
+            "partition": [partition for partition, _ in places],
+            "timestamp": pa.array([None] * len(places), pa.timestamp("ms")),
+        }
+    )
+
+
 def write(task, *, size, of=range(ROWS)):
     for start in range(of.start, of.stop, size):
         task.write(rows(start, min(start + size, of.stop)))
@@ -114,6 +149,33 @@ def test_a_batch_of_each_partition_is_in_flight_and_never_two(target):
     assert (client.waiting, client.most) == ({}, 3)
     assert everything(target) == [*range(ROWS)]
     assert_in_order(target)
+
+
+@pytest.mark.parametrize("may_duplicate", [False, True])
+def test_rows_that_were_held_are_found_stored_when_the_others_are_heard(target, may_duplicate):
+    """Of two attempts at a time the other one stores all of them; a row without a time waits for
+    the last one."""
+    job = {"kind": TaskWriter, "topics": {}, "writing": None, "may_duplicate": may_duplicate}
+    slow, fast = target.task(**job), target.task(**job)
+    slow.write(untimed((0, 0)).slice(0, 0))
+    fast.write(untimed((0, 1), (1, 2), (0, 3), (1, 4)))
+    fast.finish()
+    for piece in (((0, 1), (1, 2)), ((0, 3),), ((1, 4),)):
+        slow.write(untimed(*piece))
+    slow.finish()
+    assert slow.stored_before == 4
+    assert everything(target) == [1, 2, 3, 4]
+
+
+def test_a_broker_that_says_nothing_is_waited_for_once(target, monkeypatch):
+    frozen = Frozen(*direct(target.cluster.bootstrap))
+    for module in (produce, in_flight, spark_client):
+        monkeypatch.setattr(module, "time", frozen)
+    task = target.task(kind=TaskWriter, client=frozen, timeout_s=60.0)
+    task.write(rows(0, 3))
+    with pytest.raises(RequestTimedOut, match="says nothing"):
+        task.finish()
+    assert 60.0 <= frozen.now < 61.0
 
 
 def test_many_partitions_share_the_room_there_is(target):

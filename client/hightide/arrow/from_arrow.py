@@ -166,22 +166,27 @@ def hashes_of(values: pa.BinaryArray) -> np.ndarray:
 
 
 def _hashes_of_words(blob: memoryview, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Each word of a value times a number that goes by its place; the last word is that of the last
+    """Each word of a value, mixed by its place, all added up; the last word is that of the last
     bytes, whether they were in the one before it or not."""
     words = _at_each_byte(blob, np.uint64)
     last, factor = lengths - WORD_BYTES, 1
-    sums = words[starts + last] + lengths.astype(np.uint64)
+    sums = lengths.astype(np.uint64) + _mixed(words[starts + last], 1)
     shortest, longest = int(last.min()), int(last.max())
     for place in range(0, longest, WORD_BYTES):
         factor = factor * _ODD % (1 << 64)
         have_all = place < shortest
-        word = words[starts + (place if have_all else np.minimum(place, last))]
-        word *= np.uint64(factor)
+        word = _mixed(words[starts + (place if have_all else np.minimum(place, last))], factor)
         sums += word if have_all else word * (place < last)
-    sums ^= sums >> np.uint64(32)  # what only the highest bits tell is to count as well
-    sums *= np.uint64(_ODD)
-    hashes: np.ndarray = (sums >> np.uint64(33)).astype(np.int64)
+    hashes: np.ndarray = (_mixed(_mixed(sums, _ODD), _ODD) >> np.uint64(33)).astype(np.int64)
     return hashes
+
+
+def _mixed(words: np.ndarray, factor: int) -> np.ndarray:
+    """Words, in place, whose high bits tell what all of their bits told: those of a number that
+    begins with its largest byte would be lost in products otherwise."""
+    words ^= words >> np.uint64(32)
+    words *= np.uint64(factor)
+    return words
 
 
 def rows_at(chunk: pa.RecordBatch, indexes: np.ndarray) -> pa.RecordBatch:

@@ -32,6 +32,8 @@ from hightide.protocol.records import Buffer
 
 CLIENT_ID = "hightide-spark"
 CONNECT_TIMEOUT_S = 10.0
+EARLY_MAX = 64
+"""Answers that are kept for later, the last ones."""
 REQUEST_TIMEOUT_S = 30.0
 """The most that one request may take, whatever its caller would wait."""
 
@@ -163,7 +165,7 @@ class BlockingConnection:
             envelope = wire.decode_response_envelope(frame)
             if envelope.id != asked.id and envelope.id in self._unanswered:
                 if self._unanswered.pop(envelope.id):
-                    self._early[envelope.id] = frame
+                    self._keep(envelope.id, frame)
                 continue
             self._unanswered.pop(asked.id, None)
             if envelope.error is not None:
@@ -172,6 +174,11 @@ class BlockingConnection:
             if envelope.id != asked.id:
                 raise RemoteProtocolError(f"answer {envelope.id} to request {asked.id}")
             return wire.decode_body(envelope.body, asked.kind), frame.attachments
+
+    def _keep(self, number: int, frame: wire.Frame) -> None:
+        self._early[number] = frame
+        if len(self._early) > EARLY_MAX:  # whoever asked first has died meanwhile
+            del self._early[next(iter(self._early))]
 
     def _receive_frame(self, timeout_s: float) -> wire.Frame:
         with self._within(timeout_s) as deadline:

@@ -367,6 +367,9 @@ class TaskWriter:
         if not self._stored.count:
             self._send_all(tp, rows)
             return
+        # What is heard of these may be told of more that is stored: of the rows here, and of those
+        # that are held from now on.
+        self.settle()
         left, late = self._stored.left_of(tp, rows, is_last=self._is_last)
         self.stored_before += len(rows) - len(left) - len(late)
         for some, waiting in ((left, self._held), (late, self._late)):
@@ -410,16 +413,16 @@ class TaskWriter:
 
     def _hear(self) -> None:
         """Hear what became of the batch that was sent first, and have it stored."""
+        deadline = time.monotonic() + self._timeout_s
         tp, batch, is_stored = self._in_flight.hear()
         if is_stored:
             self._ends[tp] += len(batch)
         else:
-            self._insist(tp, batch.rows)
+            self._insist(tp, batch.rows, deadline)
 
-    def _insist(self, tp: TopicPartition, rows: Rows) -> None:
+    def _insist(self, tp: TopicPartition, rows: Rows, deadline: float) -> None:
         """Have rows stored, batch by batch. A topic that takes none so large gets smaller ones from
         then on."""
-        deadline = time.monotonic() + self._timeout_s
         cutter = Cutter(rows.sizes())
         while not cutter.is_done:
             start, end, size = cutter.take(self._batch_bytes.get(tp[0], BATCH_BYTES))
