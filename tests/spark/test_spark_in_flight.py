@@ -219,6 +219,19 @@ def test_what_is_lost_on_its_way_is_sent_again_and_stored_once(target, seed, siz
     assert_in_order(target)
 
 
+@pytest.mark.parametrize("seed", few(range(8), 2))
+def test_rows_that_name_no_time_keep_their_order_whatever_is_lost(target, seed):
+    """Every other one is the same as many: which are stored is known to who has sent them."""
+    client = Lossy(direct(target.cluster.bootstrap), seed)
+    task = target.task(kind=TaskWriter, client=client)
+    given = [(n % 3, n if n % 2 else n * n % 7) for n in range(ROWS)]
+    for start in range(0, ROWS, 90):
+        task.write(untimed(*given[start : start + 90]))
+    task.finish()
+    expected = {place: [n for at, n in given if at == place] for place in range(3)}
+    assert target.stored() == expected
+
+
 @pytest.mark.parametrize("cut", [60, 700, 1_999])
 def test_a_task_that_dies_with_batches_in_flight_leaves_what_is_gone_on_with(target, cut):
     write(target.task(kind=TaskWriter), size=90, of=range(cut))

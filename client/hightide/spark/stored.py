@@ -143,18 +143,20 @@ class Stored:
         for index, (key, value, headers) in enumerate(rows_as_python(rows)):
             times = self._times.get((tp, digest(key, value, headers)))
             names_none = rows.is_timed is not None and not rows.is_timed[index]
-            if times and names_none and not is_last:
+            # One that has the time of this attempt is of it, or no other than that.
+            if times and names_none and not is_last and rows.times[index] not in times:
                 late.append(index)
             elif not times or not self._match(times, rows, index):
                 left.append(index)
         return np.array(left, np.int64), np.array(late, np.int64)
 
     def _match(self, times: list[int], rows: Rows, index: int) -> bool:
-        """A row that named its time is matched by that; another one was given the time of day."""
-        if rows.is_timed is None or not rows.is_timed[index]:
-            times.pop()
-        elif (time := int(rows.times[index])) in times:
+        """A row that named its time is matched by that; another one was given the time of day, by
+        this attempt or another one."""
+        if (time := int(rows.times[index])) in times:
             times.remove(time)
+        elif rows.is_timed is None or not rows.is_timed[index]:
+            times.pop()
         elif ANY_TIME in times:
             times.remove(ANY_TIME)
         else:
