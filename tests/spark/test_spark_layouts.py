@@ -10,10 +10,13 @@ cluster of three in this process, and the driver's part after them. Spark itself
 
 import json
 import random
+from collections import Counter
 from contextlib import closing
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from patience import PATIENCE_S
 from secure_run import blocking_cluster, reaching
 from tries import LONG, few
@@ -32,15 +35,18 @@ from test_spark_sink import (  # noqa: F401
 )
 from three_nodes import until
 
+from hightide.arrow.from_arrow import rows_of
 from hightide.blocking import Admin, Producer
+from hightide.protocol.columns import Record
 from hightide.protocol.errors import UsageError
 from hightide.protocol.group_messages import CommitPartition
+from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark import marks
 from hightide.spark.attempts import producers_of
 from hightide.spark.earlier import states_of
 from hightide.spark.marks import Mark, SinkClash, TopicMark, Writing
 from hightide.spark.sink import HightideStreamWriter, refuse_overwrite
-from hightide.spark.stored import LayoutChanged
+from hightide.spark.stored import ANY_TIME, LayoutChanged, Stored
 
 pytestmark = pytest.mark.live
 
@@ -196,6 +202,30 @@ def test_rows_are_found_although_brokers_forgot_who_wrote_them(monkeypatch, task
         monkeypatch.setattr(marks, "PRODUCERS_KEPT_S", -1.0)
         assert target.run(0, *(rows(*task) for task in tasks), **AGAIN) == 300
         assert everything(target) == [*range(500)]
+
+
+some_times = st.lists(st.integers(-1, 4), max_size=12)
+
+
+@given(some_times, some_times)
+def test_rows_that_are_the_same_but_for_their_times_are_found_by_those(there, given_times):
+    """ANY_TIME, -1, stands for whatever a row names."""
+    place, left_there = TopicPartition("orders", 0), Counter(there)
+    found = Stored()
+    for time in there:
+        found.add(Record("orders", 0, 0, time, None, b"v", (), int(time == ANY_TIME)))
+    named = [max(time, 0) for time in given_times]
+    columns = {"value": [b"v"] * len(named), "timestamp": pa.array(named, pa.timestamp("ms"))}
+    left, late = found.left_of(place, rows_of(pa.record_batch(columns), 9), is_last=False)
+    expected = []
+    for index, time in enumerate(named):
+        taken = next((each for each in (time, ANY_TIME) if left_there[each]), None)
+        if taken is None:
+            expected.append(index)
+        else:
+            left_there[taken] -= 1
+    assert (left.tolist(), late.tolist()) == (expected, [])
+    assert found.count == left_there.total()
 
 
 def test_the_same_row_several_times_is_stored_so_often(target):

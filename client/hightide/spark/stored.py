@@ -8,6 +8,7 @@ it does. Rows that are the same in everything are interchangeable.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right, insort
 from collections.abc import Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,7 +88,8 @@ class Stored:
     def __init__(self) -> None:
         self.count = 0
         self._times: dict[tuple[TopicPartition, bytes], list[int]] = {}
-        """(where, digest) → the times of the rows that are the same but for those."""
+        """(where, digest) → the times of the rows that are the same but for those, sorted: there
+        may be as many as there are rows."""
         self._offsets: dict[TopicPartition, tuple[int, int]] = {}
 
     def __str__(self) -> str:
@@ -102,7 +104,7 @@ class Stored:
         tp = TopicPartition(record.topic, record.partition)
         name = tp, digest(record.key, record.value, record.headers)
         time = ANY_TIME if record.timestamp_type else record.timestamp
-        self._times.setdefault(name, []).append(time)
+        insort(self._times.setdefault(name, []), time)
         first, last = self._offsets.get(tp, (record.offset, record.offset))
         self._offsets[tp] = min(first, record.offset), max(last, record.offset)
         self.count += 1
@@ -144,7 +146,7 @@ class Stored:
             times = self._times.get((tp, digest(key, value, headers)))
             names_none = rows.is_timed is not None and not rows.is_timed[index]
             # One that has the time of this attempt is of it, or no other than that.
-            if times and names_none and not is_last and rows.times[index] not in times:
+            if times and names_none and not is_last and _place(times, rows.times[index]) < 0:
                 late.append(index)
             elif not times or not self._match(times, rows, index):
                 left.append(index)
@@ -153,16 +155,27 @@ class Stored:
     def _match(self, times: list[int], rows: Rows, index: int) -> bool:
         """A row that named its time is matched by that; another one was given the time of day, by
         this attempt or another one."""
-        if (time := int(rows.times[index])) in times:
-            times.remove(time)
-        elif rows.is_timed is None or not rows.is_timed[index]:
-            times.pop()
-        elif ANY_TIME in times:
-            times.remove(ANY_TIME)
-        else:
-            return False
+        if not _took(times, rows.times[index]):
+            if rows.is_timed is None or not rows.is_timed[index]:
+                times.pop()
+            elif not _took(times, ANY_TIME):
+                return False
         self.count -= 1
         return True
+
+
+def _place(times: list[int], time: int) -> int:
+    """Where it is among the sorted ones, the last of those that are the same; -1: nowhere."""
+    at = bisect_right(times, time) - 1
+    return at if at >= 0 and times[at] == time else -1
+
+
+def _took(times: list[int], time: int) -> bool:
+    """Take it out of the sorted ones, once; whether it was there."""
+    at = _place(times, time)
+    if at >= 0:
+        del times[at]
+    return at >= 0
 
 
 def _backwards(begin: int, end: int, count: int) -> Iterator[tuple[int, int]]:
