@@ -109,6 +109,20 @@ def test_a_file_is_one_processes_and_what_a_session_has_ends_in_each(run, tmp_pa
     assert sorted(ended) == sorted({pid for pid, _ in ran})
 
 
+def test_each_has_a_directory_of_its_own_in_one_that_the_first_process_removes(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(tmp_path))
+    works = "def test(tmp_path): (tmp_path / 'made').touch()"
+    for _ in range(5):  # which leaves the last three
+        assert run({f"test_{number}.py": works for number in range(20)})[0] == 0
+    [root] = tmp_path.glob("pytest-of-*")
+    made = [path.relative_to(root).parts for path in root.glob("**/made")]
+    assert {parts[0] for parts in made} == {"pytest-2", "pytest-3", "pytest-4"}
+    assert len(made) == 3 * 20
+    assert {parts[1].rstrip("0123456789") for parts in made} == {"process"}
+
+
 def test_a_process_that_dies_fails_the_run_and_so_does_each_test_it_leaves(run):
     dies = "import os\ndef test_0(): pass\ndef test_1(): os._exit(0)\ndef test_2(): pass\n"
     others = {f"test_other_{number}.py": "def test(): pass" for number in range(9)}

@@ -30,6 +30,7 @@ def pytest_runtestloop(session):
     groups = [[*items] for _, items in groupby(session.items, lambda item: group_of(item.path))]
     queue = Queue(len(groups))
     told = {}
+    session.config._tmp_path_factory.getbasetemp()  # before they fork: see `use_own_directory`
     for _ in range(min(option.workers, len(groups))):
         reading, writing = Pipe(duplex=False)
         with warnings.catch_warnings(action="ignore"):
@@ -74,10 +75,20 @@ def be_worker(session, groups, queue, told):
     capturing.stop_global_capturing()  # into files that all of them would share
     capturing.start_global_capturing()
     capturing.suspend_global_capture()
+    use_own_directory(config._tmp_path_factory)
     for number in iter(queue.take, None):
         # What the session has stays for the next group.
         for item, after in pairwise([*groups[number], session]):
             run(session, item, after)
+
+
+def use_own_directory(temporary):
+    """Below that of the whole run. What earlier runs left is the first process's to remove.
+
+    Several that end at once would remove the same directory, and one fails where another is at it.
+    """
+    temporary._exit_stack.pop_all()
+    temporary._basetemp = temporary.mktemp("process")
 
 
 def run(session, item, after):
