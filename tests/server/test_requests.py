@@ -302,6 +302,21 @@ async def test_a_fetch_names_its_leader_epoch_and_topic_id_and_is_held_to_them()
             assert reply.partitions[0].error == error
 
 
+async def test_a_produce_that_names_a_topic_id_stores_nothing_in_another_topic():
+    async with broker(SimDisk()) as client:
+        created = await client.create()
+        for topic_id, error in (
+            ("A" * 22, "INCONSISTENT_TOPIC_ID"),
+            (created.topic_id, None),
+            ("", None),
+        ):
+            part = m.ProducePartition(topic="t", partition=0, records=0, topic_id=topic_id)
+            request = m.ProduceRequest(acks=-1, timeout_ms=5000, partitions=[part])
+            reply = await client.call(request, batch(topic_id.encode()))
+            assert reply.partitions[0].error == error
+        assert await client.values() == [created.topic_id.encode(), b""]
+
+
 # --- stopping -----------------------------------------------------------------------------------
 
 

@@ -328,7 +328,7 @@ def test_each_batch_is_heard_in_its_turn_and_makes_room(failure):
     flight = InFlight(client, timeout_s=PATIENCE_S)
     for partition in range(BATCHES_MAX):
         assert flight.has_room(("t", partition))
-        flight.send(("t", partition), Packed())
+        flight.send(("t", partition), Packed(), "id")
         assert not flight.has_room(("t", partition))
     assert not flight.has_room(("t", BATCHES_MAX))
     assert flight.rows_of(("t", 1)) == 7
@@ -342,5 +342,5 @@ def test_each_batch_is_heard_in_its_turn_and_makes_room(failure):
 
 def test_a_batch_that_nobody_leads_is_as_one_that_was_refused():
     flight = InFlight(BlockingClient("127.0.0.1:1"), timeout_s=PATIENCE_S)
-    flight.send(("t", 0), Packed())
+    flight.send(("t", 0), Packed(), "id")
     assert flight.hear()[2] is False

@@ -38,7 +38,7 @@ from three_nodes import until
 from hightide.arrow.from_arrow import rows_of
 from hightide.blocking import Admin, Producer
 from hightide.protocol.columns import Record
-from hightide.protocol.errors import UsageError
+from hightide.protocol.errors import ApiError, UsageError
 from hightide.protocol.group_messages import CommitPartition
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark import marks
@@ -442,6 +442,18 @@ def test_a_topic_that_was_made_again_with_fewer_partitions_is_written_to(target)
     target.admin.create_topic(target.name, partitions=1)
     target.run(1, rows(100, 200))
     assert target.stored() == {0: [*range(100, 200)]}
+
+
+def test_a_topic_that_is_made_again_beneath_a_task_has_all_rows_of_who_repeats_it(target):
+    task = target.task(batch=0)
+    task.write(rows(0, 50))
+    target.admin.delete_topic(target.name)
+    target.admin.create_topic(target.name, partitions=3)
+    with pytest.raises(ApiError, match=f"{target.name}' has id"):
+        task.write(rows(50, 100))
+    assert everything(target) == []
+    target.run(0, rows(0, 100))
+    assert everything(target) == [*range(100)]
 
 
 def test_a_mark_of_the_version_before_is_read(target):

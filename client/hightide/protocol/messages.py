@@ -124,6 +124,8 @@ class ProducePartition(Message, frozen=True, kw_only=True):
     topic: str
     partition: int
     records: int
+    topic_id: str = ""
+    """Records for this topic, and for none of its name that was made since; "": for any."""
 
 
 class ProduceRequest(Message, frozen=True, kw_only=True):

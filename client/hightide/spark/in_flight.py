@@ -52,7 +52,7 @@ class InFlight:
         """Whether another batch of the partition may be sent."""
         return len(self._sent) < BATCHES_MAX and all(sent.tp != tp for sent in self._sent)
 
-    def send(self, tp: TopicPartition, batch: ArrowBatch) -> None:
+    def send(self, tp: TopicPartition, batch: ArrowBatch, topic_id: str) -> None:
         """Send a packed batch to whoever is known to lead; what comes of it is heard later."""
         assert batch.encoded is not None, "what is sent was packed"
         asked, until = None, time.monotonic() + self._timeout_s
@@ -61,7 +61,7 @@ class InFlight:
             broker = self._client.metadata.brokers[leader]
             asked = self._client.ask(
                 (broker.host, broker.port),
-                produce_request(tp, self._timeout_s),
+                produce_request(tp, topic_id, self._timeout_s),
                 timeout_s=self._timeout_s,
                 attachments=[batch.encoded],
                 is_kept=True,
@@ -85,7 +85,7 @@ class InFlight:
         return tp, batch, result.error is None and not result.is_repeated
 
 
-def produce_request(tp: TopicPartition, timeout_s: float) -> m.ProduceRequest:
+def produce_request(tp: TopicPartition, topic_id: str, timeout_s: float) -> m.ProduceRequest:
     """The request that one batch is attached to, which all in-sync replicas are to have."""
-    part = m.ProducePartition(topic=tp[0], partition=tp[1], records=0)
+    part = m.ProducePartition(topic=tp[0], partition=tp[1], records=0, topic_id=topic_id)
     return m.ProduceRequest(acks=m.ACKS_ALL, timeout_ms=int(timeout_s * 1000), partitions=[part])

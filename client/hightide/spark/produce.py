@@ -155,7 +155,7 @@ class TaskWriter:
         if self.is_done:
             self.stored_before += len(chunk)
         else:
-            self._learn([topic for topic in several if topic not in self._topics])
+            self._learn(several)
         for topic, indexes in sorted(several.items()):
             own = chunk if indexes is None else rows_at(chunk, indexes)
             rows = rows_of(own, self._now_ms)
@@ -184,6 +184,7 @@ class TaskWriter:
         """Store these, whatever is there; a time of -1 becomes that of day."""
         import pyarrow as pa
 
+        self._learn([tp.topic])
         pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
         headers = [[{"key": k, "value": v} for k, v in each.headers] or None for each in records]
         times = [None if each.timestamp < 0 else each.timestamp for each in records]
@@ -250,8 +251,9 @@ class TaskWriter:
         self._client.refresh([topic], timeout_s=self._timeout_s)
         return max(count, self._client.metadata.partition_count(topic))
 
-    def _learn(self, topics: Sequence[str]) -> None:
-        """How many partitions these have, for this batch, from its first attempt on."""
+    def _learn(self, names: Iterable[str]) -> None:
+        """How many partitions topics have, for this batch, from its first attempt on."""
+        topics = [topic for topic in names if topic not in self._topics]
         if not topics:
             return
         client, timeout_s, sink = self._client, self._timeout_s, self._attempt.sink
@@ -401,7 +403,7 @@ class TaskWriter:
                 self._offer(tp, rows.slice(start, len(rows)))
                 return
             assert batch.sequence == self._ends[tp], "what was packed before is stored"
-            self._in_flight.send(tp, batch)
+            self._in_flight.send(tp, batch, self._topics[tp[0]].topic_id)
             yield batch
 
     def _packed(self, tp: TopicPartition, rows: Rows, ahead: int = 0) -> ArrowBatch:
@@ -460,7 +462,9 @@ class TaskWriter:
         """Whether it was stored now."""
         assert batch.encoded is not None, "what is sent was packed"
         timeout_s = max(deadline - time.monotonic(), 0.1)
-        request, parts = produce_request(tp, timeout_s), [batch.encoded]
+        # What was written to a topic that is gone is not to be missed in the one made since.
+        request = produce_request(tp, self._topics[tp[0]].topic_id, timeout_s)
+        parts = [batch.encoded]
         answer, _ = self._client.call_leader(*tp, request, timeout_s=timeout_s, attachments=parts)
         return not answer.partitions[0].is_repeated
 

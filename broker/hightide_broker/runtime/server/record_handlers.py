@@ -91,7 +91,7 @@ class RecordHandlers:
         for part in parts:
             await trio.lowlevel.checkpoint()  # there may be many, and each refused at once
             try:
-                replica = self._replicas.get(part.topic, part.partition)
+                replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
                 replica.require_leadership()
                 found[part.records] = await self._look_into(replica, attachments[part.records])
             except Refused as refusal:
@@ -167,7 +167,7 @@ class RecordHandlers:
                 f"records is attachment {part.records}, {len(attachments)} came with the request",
             )
         offsets_topic.check_produce(part.topic)
-        replica = self._replicas.get(part.topic, part.partition)
+        replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
         facts: Facts | Refused | None = call.facts.get(part.records)
         if isinstance(facts, Refused):
             raise facts
