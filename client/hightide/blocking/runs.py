@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import trio
 
+from hightide.net.told import Told, tell, wait_to_be_told
 from hightide.net.turns import Places
 from hightide.produce.bulk import Placement
 from hightide.produce.delivery import Delivery as AsyncDelivery
 from hightide.produce.delivery import RecordMetadata
 from hightide.protocol.batch_builder import RECORD_OVERHEAD
-from hightide.protocol.errors import RequestTimedOut
+from hightide.protocol.errors import ClosedError, RequestTimedOut
 
 if TYPE_CHECKING:
     from hightide.blocking.base import Blocking
@@ -54,7 +55,7 @@ class Run:
     __slots__ = (
         "asked", "begun_at", "error", "gathers", "indexes", "is_keyed", "is_over", "is_taken",
         "more", "numbers", "partition", "placement", "producer", "records", "room", "see", "single",
-        "size", "slots", "topic", "waiter", "weights",
+        "size", "slots", "told", "topic", "weights",
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +108,8 @@ class Run:
         """Whether every record is buffered or has its error."""
         self.asked: set[int] = set()
         """Records that somebody has asked for."""
-        self.waiter: trio.Event | None = None
+        self.told: Told = []
+        """Threads that wait until it is over."""
 
     def take(self) -> None:
         """In trio's thread: what is in by now is all. Who puts a record here later takes it out
@@ -146,8 +148,7 @@ class Run:
         now on; those that were not have this error."""
         self.see = see
         self.error, self.is_over = error, True
-        if self.waiter is not None:
-            self.waiter.set()
+        tell(self.told)
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
@@ -159,22 +160,39 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Where the record is; raises the error that ended it, or `RequestTimedOut`."""
-        self._run.asked.add(self._index)
-        found = self._run.find(self._index)
+        run, index = self._run, self._index
+        run.asked.add(index)
+        found = run.find(index)
         if found is not None and found.is_done:
             return found.result()
-        return self._run.producer._run(self._wait, float("inf") if timeout_s is None else timeout_s)
+        return self._awaited(float("inf") if timeout_s is None else timeout_s)
 
-    async def _wait(self, timeout_s: float) -> RecordMetadata:
-        run = self._run
-        with trio.move_on_after(timeout_s):
-            if not run.is_over:
-                run.waiter = trio.Event() if run.waiter is None else run.waiter
-                await run.waiter.wait()
+    def _awaited(self, timeout_s: float) -> RecordMetadata:
+        run, until = self._run, time.monotonic() + timeout_s
+        while True:
+            # Looked at first: what has no outcome by then will have none.
+            ended = _end_of(run.producer)
             found = run.find(self._index)
-            assert found is not None, f"record {self._index} of a run that is over is nowhere"
-            return await found
-        raise RequestTimedOut(f"no outcome within {timeout_s:g} s", elapsed_s=timeout_s)
+            if found is not None and found.is_done:
+                return found.result()
+            if ended is not None:
+                raise ended
+            if (left_s := until - time.monotonic()) <= 0:
+                raise RequestTimedOut(f"no outcome within {timeout_s:g} s", elapsed_s=timeout_s)
+            if found is not None:
+                found.wait_in_thread(min(left_s, LOOK_S))
+            elif not run.is_over:
+                wait_to_be_told(run.told, lambda: run.is_over, min(left_s, LOOK_S))
+
+
+def _end_of(producer: Blocking) -> ClosedError | None:
+    """Why a producer brings nothing about any more; None: it does. Raises `UsageError` where nobody
+    may wait for it."""
+    try:
+        producer._opened().check_may_wait()
+    except ClosedError as error:
+        return error
+    return None
 
 
 class RunQueue:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from hightide.net.told import tell, wait_to_be_told
 from hightide.protocol.batch_builder import Batch
 from hightide.protocol.errors import UsageError
 
@@ -38,6 +39,13 @@ class Unseen:
             self._others.discard(number)
 
         return see
+
+    def keep(self, batch: Batch) -> None:
+        """The error of a batch, if it has one, unless a thread was quick enough to see it."""
+        if batch.error is not None and batch.seen is None:
+            batch.seen = self.add(batch.error)
+            if batch.is_seen:
+                batch.seen()
 
     @property
     def error(self) -> BaseException | None:
@@ -81,6 +89,12 @@ class Delivery:
         timestamp = stamped if stamped >= 0 else batch.timestamp(index)
         return RecordMetadata(batch.topic, batch.partition, offset, timestamp)
 
+    def wait_in_thread(self, timeout_s: float) -> None:
+        """In another thread than trio's: until the outcome is known, or its batch was split, or so
+        much time has passed."""
+        batch, _ = self._place()
+        wait_to_be_told(batch.told, lambda: batch.is_done or bool(batch.parts), timeout_s)
+
     def __await__(self) -> Generator[Any, Any, RecordMetadata]:
         return self._wait().__await__()
 
@@ -108,3 +122,10 @@ async def wait_done(batch: Batch) -> None:
         batch.waiter = trio.Event()
     assert isinstance(batch.waiter, trio.Event)
     await batch.waiter.wait()
+
+
+def tell_of(batch: Batch) -> None:
+    """Wake those who wait for it: it has an outcome, or was split."""
+    if isinstance(batch.waiter, trio.Event):
+        batch.waiter.set()
+    tell(batch.told)

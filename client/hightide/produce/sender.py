@@ -18,7 +18,7 @@ from hightide.net.background import Bell, Nudge, start
 from hightide.net.cluster import Cluster
 from hightide.net.connection import Answer
 from hightide.produce.accumulator import Accumulator, PartitionQueue
-from hightide.produce.delivery import Unseen
+from hightide.produce.delivery import Unseen, tell_of
 from hightide.produce.line import Line, Sent
 from hightide.produce.silence import Silence
 from hightide.protocol import messages as m
@@ -474,10 +474,8 @@ class Sender:
 
     def _announce(self, batch: Batch) -> None:
         """Wake those who wait for the batch, for room, or for news."""
-        if isinstance(batch.waiter, trio.Event):
-            batch.waiter.set()
-        if batch.error is not None and batch.seen is None:
-            batch.seen = self.unseen.add(batch.error)
+        self.unseen.keep(batch)
+        tell_of(batch)
         self.room.ring()
         self.tell(batch)
 

@@ -20,9 +20,9 @@ class Batch:
     """Records of one partition that are sent together."""
 
     __slots__ = (
-        "attempts", "base_offset", "created_at", "encoded", "error", "headers", "is_done", "keys",
-        "log_append_time", "order", "partition", "parts", "retry_error", "room", "seen", "sequence",
-        "sequenced", "size", "timestamps", "topic", "values", "waiter",
+        "attempts", "base_offset", "created_at", "encoded", "error", "headers", "is_done",
+        "is_seen", "keys", "log_append_time", "order", "partition", "parts", "retry_error", "room",
+        "seen", "sequence", "sequenced", "size", "timestamps", "told", "topic", "values", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -53,10 +53,14 @@ class Batch:
         self.error: HightideError | None = None
         self.seen: Callable[[], None] | None = None
         """To be called when somebody awaited a record of this batch and gets the error."""
+        self.is_seen = False
+        """Whether somebody has got it: a thread may be quicker than who puts `seen` here."""
         self.parts: list[Batch] = []
         """What it was split into, when it was too large for the topic."""
         self.waiter: object | None = None
         """The shell's event for those who wait for this batch."""
+        self.told: list[Callable[[], None]] = []
+        """To be called then, for those that wait in threads of their own."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -85,6 +89,7 @@ class Batch:
     def raise_error(self) -> None:
         """Raise what ended the batch, if anything did, to somebody who asked."""
         if self.error is not None:
+            self.is_seen = True
             if self.seen is not None:
                 self.seen()
             raise self.error

@@ -1,0 +1,158 @@
+"""Threads that wait for what trio's thread makes come true, with no task that waits for them there.
+
+Goal: `net/told.py`, and `result()` of the blocking producer, which is built on it. Method: threads
+at once, Ctrl-C at each point where Python looks for signals, and a real node in a thread of its
+own.
+"""
+
+# ruff: noqa: F811 - fixtures are imported by name
+
+import threading
+
+import pytest
+from striking import struck
+from test_blocking import node, producer_of, within_patience  # noqa: F401
+
+from hightide import ApiError
+from hightide.blocking import Admin, runs
+from hightide.blocking.portal import Opened
+from hightide.net import told
+from hightide.net.told import tell, wait_to_be_told
+from hightide.produce.sender import Sender
+
+LONG_S = 600.0
+"""Nobody waits for so long who is told."""
+THREADS, ROUNDS = 4, 300
+
+
+def in_thread(work):
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def ended(*threads):
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "it was not told"
+
+
+def test_whoever_comes_while_it_happens_is_told_or_sees_it():
+    for _ in range(ROUNDS):
+        waiting, happened = [], []
+        begin = threading.Barrier(THREADS + 1)
+
+        def wait(waiting=waiting, happened=happened, begin=begin):
+            begin.wait(60)
+            wait_to_be_told(waiting, lambda: bool(happened), LONG_S)
+
+        threads = [in_thread(wait) for _ in range(THREADS)]
+        begin.wait(60)
+        happened.append(True)
+        tell(waiting)
+        ended(*threads)
+        assert waiting == []
+
+
+def test_what_happens_just_after_the_look_is_heard_of():
+    waiting = []
+
+    def is_over():
+        tell(waiting)
+        return False
+
+    ended(in_thread(lambda: wait_to_be_told(waiting, is_over, LONG_S)))
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, 0.01])
+def test_who_has_waited_long_enough_is_forgotten(timeout_s):
+    waiting = []
+    wait_to_be_told(waiting, lambda: False, timeout_s)
+    assert waiting == []
+
+
+def test_an_interruption_at_any_point_leaves_nobody_to_be_told():
+    number, was_struck = 0, True
+    while was_struck:
+        number += 1
+        waiting = []
+        was_struck = struck(
+            number, lambda waiting=waiting: wait_to_be_told(waiting, lambda: False, 0.0), told
+        )
+        tell(waiting)  # nobody is left at the last points; where one is, it is told in vain
+        assert waiting == []
+    assert number > 5, "the points were not found"
+
+
+# --- the outcome of a record --------------------------------------------------------------------
+
+
+def test_an_outcome_is_waited_for_without_a_task(node, monkeypatch):
+    with producer_of(node) as producer:
+        assert producer.send("t", b"0", partition=0).result().offset == 0
+        with monkeypatch.context() as patch:
+            patch.delattr(Opened, "run")
+            assert producer.send("t", b"1", partition=0).result().offset == 1
+
+
+def test_an_outcome_that_takes_long_is_looked_for_again_and_again(node, monkeypatch):
+    monkeypatch.setattr(runs, "LOOK_S", 0.001)
+    looks, looked = [], threading.Event()
+    with producer_of(node, linger_ms=60_000) as producer:
+        opened = producer._opened
+
+        def look():
+            looks.append(True)
+            if len(looks) == 5:
+                looked.set()
+            return opened()
+
+        delivery = producer.send("t", b"x", partition=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(producer, "_opened", look)
+            thread = in_thread(delivery.result)
+            assert looked.wait(60)
+        producer.flush()
+        ended(thread)
+        assert delivery.result().offset == 0
+
+
+def test_a_thread_that_waits_while_the_producer_is_closed_has_its_outcome(node):
+    found = []
+    with producer_of(node, linger_ms=60_000) as producer:
+        delivery = producer.send("t", b"x", partition=0)
+        thread = in_thread(lambda: found.append(delivery.result()))
+    ended(thread)
+    assert [each.offset for each in found] == [0]
+
+
+def test_a_thread_that_is_quicker_than_who_keeps_its_error_has_seen_it(node, monkeypatch):
+    announce, raised = Sender._announce, []
+    with Admin(node.address) as admin:
+        admin.alter_topic_configs("t", set_={"max.message.bytes": "100"})
+
+    def ask():
+        with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
+            sent[0].result()
+        raised.append(True)
+
+    def ask_before(sender, batch):
+        ended(in_thread(ask))
+        announce(sender, batch)
+
+    monkeypatch.setattr(Sender, "_announce", ask_before)
+    with producer_of(node, linger_ms=60_000) as producer:
+        sent = [producer.send("t", b"x" * 500, partition=0)]
+    assert raised == [True]
+
+
+def test_a_thread_waits_for_the_half_that_its_record_is_in_once_a_batch_is_split(node):
+    with Admin(node.address) as admin:
+        admin.alter_topic_configs("t", set_={"max.message.bytes": "1000"})
+    found = []
+    with producer_of(node, linger_ms=60_000) as producer:
+        sent = [producer.send("t", b"%d" % number * 600, partition=0) for number in range(4)]
+        threads = [in_thread(lambda each=each: found.append(each.result())) for each in sent]
+        producer.flush()
+        ended(*threads)
+    assert sorted(each.offset for each in found) == [0, 1, 2, 3]
