@@ -11,13 +11,15 @@ import threading
 
 import pytest
 from striking import struck
-from test_blocking import node, producer_of, within_patience  # noqa: F401
+from test_blocking import node, producer_of  # noqa: F401
+from test_runs_stored import held_up
 
 from hightide import ApiError
 from hightide.blocking import Admin, runs
 from hightide.blocking.portal import Opened
 from hightide.net import told
 from hightide.net.told import tell, wait_to_be_told
+from hightide.produce import delivery
 from hightide.produce.sender import Sender
 
 LONG_S = 600.0
@@ -95,6 +97,33 @@ def test_an_outcome_is_waited_for_without_a_task(node, monkeypatch):
             assert producer.send("t", b"1", partition=0).result().offset == 1
 
 
+def test_a_thread_is_woken_once_for_its_record_however_early_it_waits(node, monkeypatch):
+    waits, begun = [], threading.Event()
+
+    def wait(told, is_over, timeout_s):
+        def look():
+            found = is_over()
+            begun.set()
+            return found
+
+        waits.append(told)
+        wait_to_be_told(told, look, timeout_s)
+
+    for module in (runs, delivery):
+        monkeypatch.setattr(module, "wait_to_be_told", wait)
+    with producer_of(node) as producer:
+        producer.send("t", b"0", partition=0).result()
+        waits.clear()
+        begun.clear()
+        with held_up(producer):
+            sent = producer.send("t", b"1", partition=0)
+            thread = in_thread(sent.result)
+            assert begun.wait(60)
+        ended(thread)
+        assert sent.result().offset == 1
+    assert len(waits) == 1
+
+
 def test_an_outcome_that_takes_long_is_looked_for_again_and_again(node, monkeypatch):
     monkeypatch.setattr(runs, "LOOK_S", 0.001)
     looks, looked = [], threading.Event()
@@ -107,21 +136,21 @@ def test_an_outcome_that_takes_long_is_looked_for_again_and_again(node, monkeypa
                 looked.set()
             return opened()
 
-        delivery = producer.send("t", b"x", partition=0)
+        sent = producer.send("t", b"x", partition=0)
         with monkeypatch.context() as patch:
             patch.setattr(producer, "_opened", look)
-            thread = in_thread(delivery.result)
+            thread = in_thread(sent.result)
             assert looked.wait(60)
         producer.flush()
         ended(thread)
-        assert delivery.result().offset == 0
+        assert sent.result().offset == 0
 
 
 def test_a_thread_that_waits_while_the_producer_is_closed_has_its_outcome(node):
     found = []
     with producer_of(node, linger_ms=60_000) as producer:
-        delivery = producer.send("t", b"x", partition=0)
-        thread = in_thread(lambda: found.append(delivery.result()))
+        sent = producer.send("t", b"x", partition=0)
+        thread = in_thread(lambda: found.append(sent.result()))
     ended(thread)
     assert [each.offset for each in found] == [0]
 

@@ -148,6 +148,8 @@ class Run:
         now on; those that were not have this error."""
         self.see = see
         self.error, self.is_over = error, True
+        if self.single is not None:  # all of them wait for its only record
+            self.single.tell_later(self.told)
         tell(self.told)
 
 

@@ -31,3 +31,10 @@ def tell(told: Told) -> None:
     with suppress(IndexError):
         while True:
             told.pop()()
+
+
+def pass_on(told: Told, later: Told) -> None:
+    """They are told of something else instead, which is over later."""
+    with suppress(IndexError):
+        while True:
+            later.append(told.pop())

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from hightide.net.told import tell, wait_to_be_told
+from hightide.net.told import Told, pass_on, tell, wait_to_be_told
 from hightide.protocol.batch_builder import Batch
 from hightide.protocol.errors import UsageError
 
@@ -94,6 +94,12 @@ class Delivery:
         much time has passed."""
         batch, _ = self._place()
         wait_to_be_told(batch.told, lambda: batch.is_done or bool(batch.parts), timeout_s)
+
+    def tell_later(self, told: Told) -> None:
+        """In trio's thread: these are told of the outcome, if that is not known yet."""
+        batch, _ = self._place()
+        if not batch.is_done:
+            pass_on(told, batch.told)
 
     def __await__(self) -> Generator[Any, Any, RecordMetadata]:
         return self._wait().__await__()
