@@ -487,3 +487,13 @@ def test_a_forked_child_is_told_that_a_client_is_its_parents(node):
         assert in_child(producer.close) == "None", "it is not the child's to close"
         producer.send("t", b"parent", partition=0).result()
     assert node.values() == [b"parent"]
+
+
+def test_a_client_that_is_open_in_its_parent_is_not_opened_by_a_child(node):
+    with producer_of(node) as producer, consumer_of(node) as consumer:
+        producer.send("t", b"parent", partition=0).result()
+        for inherited in (producer, consumer):
+            assert "this is its child" in in_child(inherited.open)
+            assert "this is its child" in in_child(lambda it=inherited: (it.close(), it.open()))
+        assert producer.send("t", b"parent again", partition=0).result().offset == 1
+    assert node.values() == [b"parent", b"parent again"]

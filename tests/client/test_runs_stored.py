@@ -336,3 +336,17 @@ def test_a_forked_child_closes_what_its_parent_sends_without_a_word(node):
 
     assert within_patience(use) is None
     assert len(node.values(0) + node.values(1)) == 2
+
+
+def test_a_producer_that_was_closed_is_another_one_in_each_child_that_opens_it(node):
+    producer = producer_of(node)
+
+    def send(value) -> list[int]:
+        with producer:
+            return [producer.send("t", value, partition=0).result().offset for _ in range(2)]
+
+    assert send(b"parent") == [0, 1]
+    for child in range(2):
+        assert in_child(partial(send, b"child %d" % child)) == str([2 + 2 * child, 3 + 2 * child])
+    assert send(b"parent") == [6, 7]
+    assert len(node.values(0)) == 8

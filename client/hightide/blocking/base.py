@@ -29,6 +29,8 @@ class Blocking:
     def __enter__(self) -> Self:
         if self._open is not None and self._open.is_at_work:
             raise UsageError(f"the {self._name} is open already")
+        if self._life is not None and self._life.is_anothers:
+            self._life.check()
         self._life = Opened(self._client, self._name, after=self._life)
         self._life.enter()
         self._open = self._life

@@ -383,6 +383,11 @@ class Opened:
         return self._pid == os.getpid() and not self._has_ended
 
     @property
+    def is_anothers(self) -> bool:
+        """Whether it lives in another process, of which this one is a child."""
+        return self._pid != os.getpid() and not self._over.is_set()
+
+    @property
     def _has_ended(self) -> bool:
         return self._over.is_set() or self._death is not None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hightide.net.explained import explained
 from hightide.net.options import ClientOptions
 from hightide.net.ports import WallClock
+from hightide.produce.accumulator import Accumulator
 from hightide.produce.partitioner import Partitioner
 from hightide.protocol.codecs import CODECS
 from hightide.protocol.errors import UsageError
@@ -79,6 +80,11 @@ class ProducerOptions(ClientOptions):
             )
 
     @property
+    def record_max(self) -> int:
+        """The largest record, and the largest batch."""
+        return min(self.max_request_size, self.buffer_memory)
+
+    @property
     def required_acks(self) -> int:
         """`acks` as the wire has it: -1 for all."""
         return ACKS[self.acks]
@@ -99,3 +105,15 @@ class ProducerOptions(ClientOptions):
     def _may_be_idempotent(self) -> bool:
         in_flight = self.max_in_flight_requests_per_connection
         return self.required_acks == ACKS_ALL and in_flight <= IN_FLIGHT_IN_ORDER
+
+
+def accumulator_of(options: ProducerOptions) -> Accumulator:
+    """A producer's memory, with nothing in it, as its options have it."""
+    return Accumulator(
+        batch_size=min(options.batch_size, options.record_max),
+        linger_s=options.linger_ms / 1000,
+        buffer_memory=options.buffer_memory,
+        delivery_timeout_s=options.delivery_timeout_s,
+        max_in_flight=options.max_in_flight_requests_per_connection,
+        codec=options.compression_type,
+    )

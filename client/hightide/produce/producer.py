@@ -6,6 +6,7 @@ record has its outcome.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -21,7 +22,6 @@ from hightide.net.options import from_config, taking
 from hightide.net.ports import SystemClock
 from hightide.net.turns import Turns
 from hightide.net.warned import Warned
-from hightide.produce.accumulator import Accumulator
 from hightide.produce.bulk import (
     Cutter,
     Deliveries,
@@ -38,7 +38,7 @@ from hightide.produce.checks import (
 )
 from hightide.produce.delivery import Delivery, wait_done
 from hightide.produce.joining import Joining
-from hightide.produce.options import ProducerOptions
+from hightide.produce.options import ProducerOptions, accumulator_of
 from hightide.produce.partitioner import StickyPartitioner, partition_for_key, partitions_for_keys
 from hightide.produce.sender import Sender
 from hightide.protocol.batch_builder import Batch
@@ -66,15 +66,8 @@ class Producer:
     @taking(ProducerOptions)
     def __init__(self, options: ProducerOptions) -> None:
         self._options = options
-        self._record_max = min(options.max_request_size, options.buffer_memory)
-        self._accumulator = Accumulator(
-            batch_size=min(options.batch_size, self._record_max),
-            linger_s=options.linger_ms / 1000,
-            buffer_memory=options.buffer_memory,
-            delivery_timeout_s=options.delivery_timeout_s,
-            max_in_flight=options.max_in_flight_requests_per_connection,
-            codec=options.compression_type,
-        )
+        self._record_max = options.record_max
+        self._accumulator, self._pid = accumulator_of(options), os.getpid()
         self._max_block_s = options.max_block_ms / 1000
         self._partitioner = options.partitioner
         self._clock = options.clock or SystemClock()
@@ -124,6 +117,8 @@ class Producer:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         options = self._options
+        if self._pid != os.getpid():  # its parent's records would be taken for the same
+            self._accumulator, self._pid = accumulator_of(options), os.getpid()
         # Somebody's own callback is called in the background alone: what it raises ends this.
         log = options.on_retry if isinstance(options.on_retry, Warned) else None
         async with open_cluster(options, on_retry=log) as cluster, open_background() as nursery:
