@@ -63,6 +63,7 @@ class Completion:
             )
             for tp, records in places_of_records(missing):
                 writer.store(tp, records)
+            writer.finish()
         if extra:
             self._refuse(f"{counted(len(extra), 'row')} of {_ranges(extra)}")
 

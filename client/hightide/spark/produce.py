@@ -112,6 +112,7 @@ class TaskWriter:
         """Of topics that refused larger batches."""
         self._in_flight = InFlight(client, timeout_s=timeout_s)
         self._now_ms = int(time.time() * 1000)
+        self._mark: Mark
         if topics is None:
             self._begin()
         if not self.is_done:
@@ -126,10 +127,7 @@ class TaskWriter:
     def _begin(self) -> None:
         """What is known of the batch, and what others stored of it before this job began."""
         client, attempt, timeout_s = self._client, self._attempt, self._timeout_s
-        self._mark = Mark.read(client, attempt.sink, timeout_s=timeout_s)
-        self._mark.check(attempt.sink, attempt.batch, self._writing)
-        self.is_done = attempt.batch < self._mark.next_batch
-        if self.is_done:
+        if self._finds_it_done():
             return
         if self._mark.refused and not self._may_duplicate:
             raise LayoutChanged(self._mark.refused)
@@ -137,7 +135,9 @@ class TaskWriter:
         if any(each.at_work != job for each in self._mark.topics.values()):
             # Where logs end is looked at before the mark is: nothing of this run lies below.
             now = ends_of(client, self._mark.topics, timeout_s=timeout_s, gone_ok=True)
-            kept = Mark.read(client, attempt.sink, timeout_s=timeout_s)
+            if self._finds_it_done():
+                return
+            kept = self._mark
             new = {
                 topic: replace(each, ends=now[topic].starts, at_work=job)
                 for topic, each in kept.topics.items()
@@ -148,14 +148,23 @@ class TaskWriter:
         self._topics = dict(self._mark.topics)
         self._earlier = earlier_rows(client, attempt, self._mark, job, timeout_s=timeout_s)
 
+    def _finds_it_done(self) -> bool:
+        """Read the mark; each time anew, as a driver's last request may arrive after it has died,
+        and then it is not told any more where the batch began."""
+        attempt = self._attempt
+        self._mark = Mark.read(self._client, attempt.sink, timeout_s=self._timeout_s)
+        self._mark.check(attempt.sink, attempt.batch, self._writing)
+        self.is_done = attempt.batch < self._mark.next_batch
+        return self.is_done
+
     def write(self, chunk: pa.RecordBatch) -> None:
         """Send these rows, but for those that are there."""
         self.rows += len(chunk)
         several = topics_of(chunk) if self._topic is None else {self._topic: None}
+        if not self.is_done:
+            self._learn(several)
         if self.is_done:
             self.stored_before += len(chunk)
-        else:
-            self._learn(several)
         for topic, indexes in sorted(several.items()):
             own = chunk if indexes is None else rows_at(chunk, indexes)
             rows = rows_of(own, self._now_ms)
@@ -181,9 +190,10 @@ class TaskWriter:
         return rows.take(left)
 
     def store(self, tp: TopicPartition, records: Sequence[Record]) -> None:
-        """Store these, whatever is there; a time of -1 becomes that of day."""
+        """As `write`, for records of one partition; a time of -1 becomes that of day."""
         import pyarrow as pa
 
+        self.rows += len(records)
         self._learn([tp.topic])
         pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
         headers = [[{"key": k, "value": v} for k, v in each.headers] or None for each in records]
@@ -204,7 +214,7 @@ class TaskWriter:
         for tp, rows in late:
             self._offer(tp, rows)
         self.settle()
-        if not self._stored.count:
+        if self.is_done or not self._stored.count:
             return
         attempt, what = self._attempt, f"{counted(self._stored.count, 'row')} of {self._stored}"
         told = (
@@ -260,7 +270,9 @@ class TaskWriter:
         if self._keeps_marks:
             # Looked at before the mark: nothing of this batch lies below, no matter who keeps it.
             now = ends_of(client, topics, timeout_s=timeout_s)
-            kept = Mark.read(client, sink, timeout_s=timeout_s).topics
+            if self._finds_it_done():
+                return
+            kept = self._mark.topics
             known = {t: kept[t] for t in topics if t in kept and kept[t].is_of(now[t].topic_id)}
             new = [topic for topic in topics if topic not in known]
             before = replace(self._mark.before, checkpoint=self._writing.checkpoint)
