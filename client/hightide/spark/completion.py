@@ -14,9 +14,15 @@ from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
 from hightide.spark.attempts import TASKS_MAX, Attempt, producers_of
 from hightide.spark.client import BlockingClient
-from hightide.spark.earlier import Earlier, Wanted, places_of_records, states_of
+from hightide.spark.earlier import (
+    Earlier,
+    Wanted,
+    earlier_rows,
+    places_of_records,
+    states_of,
+)
 from hightide.spark.marks import Mark, ends_of
-from hightide.spark.produce import TaskWriter, earlier_rows
+from hightide.spark.produce import TaskWriter
 from hightide.spark.stored import LayoutChanged
 
 if TYPE_CHECKING:

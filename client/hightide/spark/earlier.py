@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from hightide.protocol import producer_messages as p
 from hightide.protocol.columns import Record, to_records
 from hightide.protocol.topic_partition import TopicPartition
+from hightide.spark.attempts import Attempt, producers_of
 from hightide.spark.client import BlockingClient
+from hightide.spark.marks import Mark
 from hightide.spark.stored import LayoutChanged, batches_of, digest, rows_as_python
 
 if TYPE_CHECKING:
@@ -169,3 +172,20 @@ def places_of_records(records: Sequence[Record]) -> Iterable[tuple[TopicPartitio
         tp = TopicPartition(record.topic, record.partition)
         found.setdefault(tp, []).append(record)
     return found.items()
+
+
+def earlier_rows(
+    client: BlockingClient, attempt: Attempt, mark: Mark, job: str, *, timeout_s: float
+) -> Earlier:
+    """What others stored of a batch before this job began it."""
+    between = {
+        TopicPartition(topic, number): (start, end)
+        for topic, each in mark.topics.items()
+        if each.at_work == job
+        # Partitions that were added since hold nothing of a batch before.
+        for number, (start, end) in enumerate(zip_longest(each.starts, each.ends, fillvalue=0))
+    }
+    if all(start >= end for start, end in between.values()):
+        return Earlier()
+    producers = producers_of(attempt.sink, attempt.batch)
+    return Earlier.read(client, producers, between, is_old=mark.is_old, timeout_s=timeout_s)

@@ -23,7 +23,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from hightide.arrow.from_arrow import (
@@ -46,12 +45,12 @@ from hightide.protocol.errors import (
 )
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
-from hightide.spark.attempts import Attempt, Superseded, producers_of
+from hightide.spark.attempts import Attempt, Superseded
 from hightide.spark.client import BlockingClient
-from hightide.spark.earlier import Earlier, Wanted
+from hightide.spark.earlier import Earlier, Wanted, earlier_rows
 from hightide.spark.in_flight import InFlight, produce_request
 from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
-from hightide.spark.stored import Lane, LayoutChanged, Stored
+from hightide.spark.stored import Lane, LayoutChanged, Stored, first_sequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -331,17 +330,26 @@ class TaskWriter:
             time.sleep(0.01)
             state = self._ask(tp, deadline)
         end = state.last_sequence + 1 if state.producer_epoch == epoch else 0
-        # A leader that has forgotten this producer takes any number for its first.
-        lane_end = self._earlier.lanes[tp, producer_id]
-        base = self._bases.setdefault(tp, lane_end if end >= lane_end else 0)
-        known = self._ends.setdefault(tp, base)
+        mark = self._topics[tp[0]]
+        begins = mark.ends or mark.starts
+        begin = begins[tp[1]] if tp[1] < len(begins) else 0
+        lane, last = Lane(tp, producer_id, epoch), state.last_offset
+        if tp not in self._bases:
+            self._bases[tp] = self._base(lane, end, begin, last)
+        known = self._ends.setdefault(tp, self._bases[tp])
         if end > known:
-            mark = self._topics[tp[0]]
-            begins = mark.ends or mark.starts
-            begin = begins[tp[1]] if tp[1] < len(begins) else 0
-            lane = Lane(tp, producer_id, epoch)
-            self._stored.read(self._client, lane, range(known, end), begin, state.last_offset)
+            self._stored.read(self._client, lane, range(known, end), begin, last)
         self._ends[tp] = max(end, known)
+
+    def _base(self, lane: Lane, end: int, begin: int, last_offset: int) -> int:
+        """The number of the first row that this run has stored, or will: its rows lie from an
+        offset on, and one of them last if any does."""
+        before = self._earlier.lanes[lane.tp, lane.producer_id]
+        if last_offset < begin or not before:
+            return end if last_offset < begin else 0
+        # A leader that had forgotten this producer began again with whatever came first.
+        first = first_sequence(self._client, lane, begin, last_offset + 1)
+        return before if first is None else min(before, first)
 
     def _ask(self, tp: TopicPartition, deadline: float) -> p.ProducerState:
         producer_id, _ = self._attempt.producer
@@ -479,20 +487,3 @@ class TaskWriter:
         parts = [batch.encoded]
         answer, _ = self._client.call_leader(*tp, request, timeout_s=timeout_s, attachments=parts)
         return not answer.partitions[0].is_repeated
-
-
-def earlier_rows(
-    client: BlockingClient, attempt: Attempt, mark: Mark, job: str, *, timeout_s: float
-) -> Earlier:
-    """What others stored of a batch before this job began it."""
-    between = {
-        TopicPartition(topic, number): (start, end)
-        for topic, each in mark.topics.items()
-        if each.at_work == job
-        # Partitions that were added since hold nothing of a batch before.
-        for number, (start, end) in enumerate(zip_longest(each.starts, each.ends, fillvalue=0))
-    }
-    if all(start >= end for start, end in between.values()):
-        return Earlier()
-    producers = producers_of(attempt.sink, attempt.batch)
-    return Earlier.read(client, producers, between, is_old=mark.is_old, timeout_s=timeout_s)

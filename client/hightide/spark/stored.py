@@ -30,6 +30,8 @@ FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 100
 LOOK_BACK_OFFSETS = 10_000
 """How far from the last row of a task the others are looked for first."""
+LOOK_S = 60.0
+"""How long nothing may come of what is read back."""
 ANY_TIME = -1
 """Of rows that were given the broker's time."""
 
@@ -82,6 +84,17 @@ def batches_of(
             raise RequestTimedOut(f"{why}: was its log cut?", elapsed_s=waited_s)
 
 
+def first_sequence(client: BlockingClient, lane: Lane, begin: int, end: int) -> int | None:
+    """That of a lane's first batch in [begin, end); None: it has none there. Raises as
+    `batches_of`."""
+    found = (
+        header.base_sequence
+        for header, _ in batches_of(client, lane.tp, begin, end, timeout_s=LOOK_S)
+        if lane.holds(header) and header.base_offset >= begin
+    )
+    return next(found, None)
+
+
 class Stored:
     """The rows of a task that are stored, and that nobody has matched yet."""
 
@@ -116,7 +129,7 @@ class Stored:
         `last_offset`; raises `LayoutChanged` if some of them are gone."""
         before, seen = self.count, set[int]()
         for start, end in _backwards(begin, last_offset + 1, len(sequences)):
-            for header, batch in batches_of(client, lane.tp, start, end, timeout_s=60.0):
+            for header, batch in batches_of(client, lane.tp, start, end, timeout_s=LOOK_S):
                 if not lane.holds(header) or header.base_sequence not in sequences:
                     continue
                 # One that reaches into the range before was found there.
