@@ -456,6 +456,19 @@ def test_a_topic_that_is_made_again_beneath_a_task_has_all_rows_of_who_repeats_i
     assert everything(target) == [*range(100)]
 
 
+def test_a_topic_that_is_made_again_behind_a_task_ends_the_batch_which_is_then_completed(target):
+    def make_again(task):
+        if task == 0:
+            target.admin.delete_topic(target.name)
+            target.admin.create_topic(target.name, partitions=2)
+
+    with pytest.raises(LayoutChanged, match=r"made again .* when task 0 had written to it"):
+        target.run(0, rows(0, 50), rows(50, 100), between=make_again)
+    target.run(0, rows(0, 50), rows(50, 100), **AGAIN)
+    target.run(1, rows(100, 110), **AGAIN)
+    assert everything(target) == [*range(110)]
+
+
 def test_a_mark_of_the_version_before_is_read(target):
     client, sink = target.client(), f"sink-of-{target.name}"
     old = CommitPartition(

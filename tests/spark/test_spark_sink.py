@@ -91,8 +91,9 @@ class Target:
         }
         return kind(self.kept(client) if client else self.client(), attempt, **told)
 
-    def run(self, batch, *tasks, run="run", job=None, **options):
-        """Tasks with their rows, and what the driver does then."""
+    def run(self, batch, *tasks, run="run", job=None, between=lambda _: None, **options):
+        """Tasks with their rows, after each of which something may happen; and what the driver does
+        then."""
         told = {"topic": self.name, "onLayoutChange": "fail", **options}
         told |= spark_options(self.cluster.bootstrap)
         writer = HightideStreamWriter(read_sink_options(told), schema_of(key=BYTES, value=BYTES))
@@ -106,7 +107,9 @@ class Target:
             task.finish()
             told = writing, task.stored, task.deferred, task.rows, task.bytes
             sink = f"sink-of-{self.name}"
-            messages.append(Written(sink, batch, number, *told, task.stored_before))
+            before, ids = task.stored_before, task.topic_ids
+            messages.append(Written(sink, batch, number, *told, before, ids))
+            between(number)
         writer.commit(messages, batch)
         return sum(each.stored_before for each in messages)
 

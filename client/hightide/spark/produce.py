@@ -123,6 +123,11 @@ class TaskWriter:
         counts = {tp: end - self._bases.get(tp, 0) for tp, end in self._ends.items()}
         return {tp: count for tp, count in counts.items() if count}
 
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """Of the topics that it has to do with."""
+        return {topic: each.topic_id for topic, each in self._topics.items()}
+
     def _begin(self) -> None:
         """What is known of the batch, and what others stored of it before this job began."""
         client, attempt, timeout_s = self._client, self._attempt, self._timeout_s

@@ -119,6 +119,7 @@ class _Writer:
             writer.rows,
             writer.bytes,
             writer.stored_before,
+            writer.topic_ids,
         )
 
     def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -138,6 +139,8 @@ class _Writer:
         Completion(client, known, written, self.options).complete()
         topics = sorted({topic for each in written for topic, _ in each.places})
         now = ends_of(client, topics, timeout_s=timeout_s)
+        for each in written:
+            each.check(now)
         done = replace(writing, rows=rows, bytes=size)
         Mark(batch + 1, now, done).write(client, sink, topics, timeout_s=timeout_s)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.earlier import Wanted
-from hightide.spark.marks import Writing
+from hightide.spark.marks import TopicMark, Writing
+from hightide.spark.stored import LayoutChanged
 
 
 @dataclass
@@ -28,8 +30,21 @@ class Written(WriterCommitMessage):
     bytes: int
     stored_before: int
     """How many of them an earlier attempt had stored."""
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    """Of the topics that it wrote to."""
 
     @property
     def places(self) -> set[TopicPartition]:
         """Where its rows belong."""
         return {*self.stored, *(content.tp for content, _ in self.deferred)}
+
+    def check(self, now: Mapping[str, TopicMark]) -> None:
+        """Raise `LayoutChanged` if one of these topics was made again, without what it wrote."""
+        for topic, topic_id in self.topic_ids.items():
+            if topic_id and topic in now and topic_id != now[topic].topic_id:
+                raise LayoutChanged(
+                    f"batch {self.batch} of sink {self.sink!r}: topic {topic!r} was deleted and "
+                    f"made again (id {topic_id} became {now[topic].topic_id}) when task "
+                    f"{self.task} had written to it. Start the query again: it has all rows of "
+                    "the batch stored in the new one"
+                )
