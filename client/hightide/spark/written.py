@@ -31,7 +31,7 @@ class Written(WriterCommitMessage):
     stored_before: int
     """How many of them an earlier attempt had stored."""
     topic_ids: dict[str, str] = field(default_factory=dict)
-    """Of the topics that it wrote to."""
+    """Of those topics, and perhaps others."""
 
     @property
     def places(self) -> set[TopicPartition]:
@@ -40,8 +40,9 @@ class Written(WriterCommitMessage):
 
     def check(self, now: Mapping[str, TopicMark]) -> None:
         """Raise `LayoutChanged` if one of these topics was made again, without what it wrote."""
-        for topic, topic_id in self.topic_ids.items():
-            if topic_id and topic in now and topic_id != now[topic].topic_id:
+        for topic in {topic for topic, _ in self.places}:
+            topic_id = self.topic_ids.get(topic, "")
+            if topic_id not in ("", now[topic].topic_id):
                 raise LayoutChanged(
                     f"batch {self.batch} of sink {self.sink!r}: topic {topic!r} was deleted and "
                     f"made again (id {topic_id} became {now[topic].topic_id}) when task "
