@@ -104,8 +104,8 @@ class Completion:
         attempt = self._attempt
         told = (
             f"batch {attempt.batch} of sink {attempt.sink!r}: {what} were stored by an earlier run "
-            "of the query and are not among its rows now: the query was changed, or does not give "
-            "the same rows twice, or somebody else writes under its name"
+            "of the query and are not among its rows now: they were deleted since, the query was "
+            "changed or does not give the same rows twice, or somebody else writes under its name"
         )
         if self._options.may_duplicate:
             log.warning("%s: they stay there, onLayoutChange=duplicate", told)
