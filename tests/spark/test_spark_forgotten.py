@@ -61,10 +61,8 @@ def one_partition():
     with (
         blocking_cluster(1, configs=often) as cluster,
         Admin(**reaching(cluster.bootstrap)) as admin,
-        closing(Target.__new__(Target)) as target,
+        closing(Target(cluster, admin, "orders", partitions=1, replication_factor=1)) as target,
     ):
-        target.cluster, target.admin, target.name, target.clients = cluster, admin, "orders", []
-        admin.create_topic("orders", partitions=1, replication_factor=1)
         yield target
 
 

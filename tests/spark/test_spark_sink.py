@@ -72,10 +72,10 @@ class KnownTask(TaskWriter):
 class Target:
     """A topic, and tasks that write to it."""
 
-    def __init__(self, cluster, admin, name, *, replication_factor=3):
+    def __init__(self, cluster, admin, name, *, partitions=3, replication_factor=3):
         self.cluster, self.admin, self.name = cluster, admin, name
         self.clients = []
-        admin.create_topic(name, partitions=3, replication_factor=replication_factor)
+        admin.create_topic(name, partitions=partitions, replication_factor=replication_factor)
 
     def close(self):
         for client in self.clients:

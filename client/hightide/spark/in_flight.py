@@ -86,6 +86,7 @@ class InFlight:
 
 
 def produce_request(tp: TopicPartition, topic_id: str, timeout_s: float) -> m.ProduceRequest:
-    """The request that one batch is attached to, which all in-sync replicas are to have."""
+    """The request that one batch is attached to, which all in-sync replicas are to have. It names
+    the topic's id: a batch is not for one made again, which lacks the batches before it."""
     part = m.ProducePartition(topic=tp[0], partition=tp[1], records=0, topic_id=topic_id)
     return m.ProduceRequest(acks=m.ACKS_ALL, timeout_ms=int(timeout_s * 1000), partitions=[part])

@@ -53,6 +53,11 @@ class TopicMark:
         """How many partitions it has."""
         return len(self.starts)
 
+    def begin(self, partition: int) -> int:
+        """The offset from which on this job stores rows; a partition that was added since has 0."""
+        begins = self.ends or self.starts
+        return begins[partition] if partition < len(begins) else 0
+
     def is_of(self, topic_id: str) -> bool:
         """Whether it is of the topic with this id, and not of one that was made again."""
         return self.topic_id in ("", topic_id)

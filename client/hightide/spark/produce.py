@@ -335,10 +335,8 @@ class TaskWriter:
             time.sleep(0.01)
             state = self._ask(tp, deadline)
         end = state.last_sequence + 1 if state.producer_epoch == epoch else 0
-        mark = self._topics[tp[0]]
-        begins = mark.ends or mark.starts
-        begin = begins[tp[1]] if tp[1] < len(begins) else 0
-        lane, last = Lane(tp, producer_id, epoch), state.last_offset
+        begin, last = self._topics[tp[0]].begin(tp[1]), state.last_offset
+        lane = Lane(tp, producer_id, epoch)
         if tp not in self._bases:
             self._bases[tp] = self._base(lane, end, begin, last)
         known = self._ends.setdefault(tp, self._bases[tp])
@@ -349,9 +347,11 @@ class TaskWriter:
     def _base(self, lane: Lane, end: int, begin: int, last_offset: int) -> int:
         """The number of the first row that this run has stored, or will: its rows lie from an
         offset on, and one of them last if any does."""
+        if last_offset < begin:
+            return end
         before = self._earlier.lanes[lane.tp, lane.producer_id]
-        if last_offset < begin or not before:
-            return end if last_offset < begin else 0
+        if not before:
+            return 0
         # A leader that had forgotten this producer began again with whatever came first.
         first = first_sequence(self._client, lane, begin, last_offset + 1)
         return before if first is None else min(before, first)
@@ -487,7 +487,6 @@ class TaskWriter:
         """Whether it was stored now."""
         assert batch.encoded is not None, "what is sent was packed"
         timeout_s = max(deadline - time.monotonic(), 0.1)
-        # What was written to a topic that is gone is not to be missed in the one made since.
         request = produce_request(tp, self._topics[tp[0]].topic_id, timeout_s)
         parts = [batch.encoded]
         answer, _ = self._client.call_leader(*tp, request, timeout_s=timeout_s, attachments=parts)

@@ -31,7 +31,7 @@ class Written(WriterCommitMessage):
     stored_before: int
     """How many of them an earlier attempt had stored."""
     topic_ids: dict[str, str] = field(default_factory=dict)
-    """Of those topics, and perhaps others."""
+    """Of the topics that it knew, at least those of its places."""
 
     @property
     def places(self) -> set[TopicPartition]:
