@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from brokers import NOW_MS, FakeClock
 from faulty_broker import DIRECTORY, Frail
 from leaderkit import EPOCH, ME, THREE, TWO, FakeController, Here, granted, saying, unanswered
 from replicakit import Place, batch
@@ -17,6 +18,7 @@ from tracekit import of_kind
 from hightide.protocol.errors import ErrorCode
 from hightide_broker.core.cluster.image import NO_LEADER
 from hightide_broker.core.replication.follower import Truncate, TruncateFully
+from hightide_broker.runtime.replication.housekeeping import Housekeeping
 from hightide_broker.runtime.replication.positions import (
     EVERY_S,
     IN_ONE,
@@ -191,6 +193,24 @@ async def test_positions_are_told_once_a_second_and_only_if_they_moved(
     assert told[-1][1].replicas[0] == Offsets("jade", 0, EPOCH, 0, 3, 3, 0)
 
 
+@pytest.mark.parametrize("how", ["by request", "by retention"])
+async def test_what_is_deleted_moves_a_position(how: str) -> None:
+    here, told = Here(), []
+    replica = await here.create(isr=(ME,), replicas=(ME,), retention_ms="1000")
+    here.append(3)
+    positions = Positions(here.replicas, told.append)
+    await positions.look_once()
+    if how == "by request":
+        replica.delete_records(-1)
+    else:
+        clock = FakeClock(NOW_MS + 3_600_000)
+        where = (here.replicas, here.pending_deletes)
+        chores = Housekeeping(*where, config=here.config, disk=here.disk, clock=clock)
+        assert chores.apply_retention(replica) == 1
+    await positions.look_once()
+    assert [event.replicas[0].log_start for event in told] == [0, 3]
+
+
 async def test_a_replica_that_serves_nobody_has_no_position() -> None:
     here, told = Here(), []
     replica = await here.create(partitions=2)
@@ -217,6 +237,18 @@ async def test_of_more_than_a_look_may_tell_everybody_has_a_turn() -> None:
     assert [len(look) for look in looks] == [IN_ONE_LOOK] * 4
     assert len({*looks[0], *looks[1], *looks[2]}) == count
     assert {*looks[3]}.isdisjoint(looks[2])
+
+
+async def test_what_a_look_may_not_tell_the_next_one_tells_although_it_moves_no_more() -> None:
+    here, told = Here(), []
+    await here.create(partitions=IN_ONE_LOOK + 10, replicas=(ME,))
+    positions = Positions(here.replicas, told.append)
+    looks = []
+    for _ in range(3):
+        await positions.look_once()
+        looks.append(sum(len(event.replicas) for event in told))
+        told.clear()
+    assert looks == [IN_ONE_LOOK, 10, 0]
 
 
 @pytest.mark.parametrize("is_readable", [True, False])

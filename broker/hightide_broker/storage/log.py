@@ -109,8 +109,7 @@ class Log:
         if found is None:
             write_partition_metadata(disk, directory, topic_id)
         elif found != topic_id:
-            why = f"{directory} belongs to topic id {found}, expected {topic_id}"
-            raise MalformedCheckpoint(why)
+            raise MalformedCheckpoint(f"{directory} is of topic id {found}, expected {topic_id}")
         epochs: EpochCache | None
         try:
             epochs = EpochCache.load(disk, f"{directory}/{LEADER_EPOCHS}")
@@ -247,19 +246,21 @@ class Log:
 
     # -- syncing ---------------------------------------------------------------------------------
 
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether anything that was written is not known to be on disk."""
+        is_behind = self.synced_end < self.log_end or self._names_synced < self._names
+        return is_behind or self.epochs.is_owed(self.log_end)
+
     def begin_sync(self) -> SyncJob | None:
         """What has to be synced for everything written so far; None if nothing has."""
-        epochs = None
-        if self.epochs.is_owed(self.log_end):
-            epochs = self.epochs.writing(self.log_end)
-        has_new_names = self._names_synced < self._names
-        if self.synced_end == self.log_end and not has_new_names and epochs is None:
+        if not self.has_unsynced:
             return None
-        first = self._segment_number(self.synced_end)
-        directories = [self.directory] if has_new_names else []
+        first, end = self._segment_number(self.synced_end), self.log_end
         files = [segment.file for segment in self._segments[first:]]
-        names, written = self._names, self._written
-        return SyncJob(files, directories, self.log_end, self._cuts, epochs, names, written)
+        directories = [self.directory] if self._names_synced < self._names else []
+        epochs = self.epochs.writing(end) if self.epochs.is_owed(end) else None
+        return SyncJob(files, directories, end, self._cuts, epochs, self._names, self._written)
 
     def finish_sync(self, job: SyncJob) -> int:
         """Take a finished job into account; the new synced end.
@@ -330,8 +331,7 @@ class Log:
         for segment in self._segments[self._segment_number(offset) :]:
             found = segment.locate(offset)
             if found is not None:
-                for header, _ in segment.headers(found[1]):
-                    yield header
+                yield from (header for header, _ in segment.headers(found[1]))
 
     def batches(self, offset: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch that ends above `offset`, checked; raises `SegmentDamage`."""

@@ -490,9 +490,11 @@ class Replica:
         if moved:
             leadership.look_again()
         leadership.advance_deleted(log.log_start)
+        self.tell(self)
         return log.log_start
 
     def tell_of_deletions(self) -> None:
         """The log begins later than before: followers that wait are told."""
         if self.leadership is not None:
             self.leadership.look_again()
+        self.tell(self)

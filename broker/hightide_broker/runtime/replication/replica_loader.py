@@ -7,7 +7,6 @@ that was committed and on disk.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Protocol
 
 from hightide.net.ports import WallClock
@@ -49,6 +48,7 @@ class ReplicaLoader:
         clean: bool,
         instrument: ReplicaInstrument | None = None,
     ) -> None:
+        self._replicas = replicas
         self._checkpoints: Checkpoints = replicas.checkpoints
         self._troubles = replicas.troubles
         self._broker = broker
@@ -57,7 +57,7 @@ class ReplicaLoader:
         self._inflated_max = config[keys.MESSAGE_INFLATED_MAX_BYTES]
         self._clock = clock
         self._logs = LogLoader(disk, replicas.directory, replicas.checkpoints, clean=clean)
-        self._tell = partial(instrument.replica_changed, broker) if instrument else None
+        self._instrument = instrument
 
     def topic_config(self, image: ClusterImage, topic: str) -> TopicConfig:
         """How a topic is configured: what the metadata says, else this node's defaults."""
@@ -113,7 +113,7 @@ class ReplicaLoader:
             lacks_space=outcome.lacks_space,
             must_reach=must_reach,
             troubles=self._troubles,
-            tell=self._tell,
+            tell=self._changed,
         )
         try:
             if not replica.offline:
@@ -126,6 +126,11 @@ class ReplicaLoader:
         if replica.offline:
             replica.tell(replica)
         return replica
+
+    def _changed(self, replica: Replica) -> None:
+        self._replicas.changed(replica)
+        if self._instrument is not None:
+            self._instrument.replica_changed(self._broker, replica)
 
     def warn_of_own_defaults(self, image: ClusterImage) -> None:
         """Say it where this node's file sets what the cluster has another record of."""

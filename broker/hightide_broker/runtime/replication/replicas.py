@@ -69,6 +69,7 @@ class Replicas:
         when they were last looked at."""
         self.recovering = Recovering()
         self._by_tp: dict[TopicPartition, Replica] = {}
+        self._changed: dict[Replica, None] = {}
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._by_tp.values()))
@@ -110,11 +111,23 @@ class Replicas:
         """From here on this is the partition's replica."""
         self._by_tp[replica.tp] = replica
         replica.traffic = self.traffic[replica.topic]
+        self.changed(replica)
 
     def remove(self, replica: Replica) -> None:
         """The partition has no replica here any more."""
         del self._by_tp[replica.tp]
         self.uncleaned.pop(replica.tp, None)
+        self._changed.pop(replica, None)
+
+    def changed(self, replica: Replica) -> None:
+        """A replica has another role or another offset."""
+        self._changed[replica] = None
+
+    def take_changed(self) -> list[Replica]:
+        """Those that changed since this was asked last."""
+        found = list(self._changed)
+        self._changed.clear()
+        return found
 
     def mark_dirty(self, replica: Replica) -> None:
         """Have a replica synced if it needs it."""
@@ -159,7 +172,7 @@ class Replicas:
                 leader_epoch=replica.leader_epoch,
             )
             for replica in self._by_tp.values()
-            if replica.leader is None and replica.follower is None and not replica.offline
+            if replica.follower is None and replica.leader is None and not replica.offline
         ]
 
     # -- what is kept ----------------------------------------------------------------------------
@@ -195,8 +208,9 @@ class Replicas:
     async def sync_all(self) -> None:
         """Make everything written so far durable."""
         for replica in self:
-            replica.needs_sync = True
-            self._syncer.mark(replica)
+            if not replica.offline and replica.log.has_unsynced:
+                replica.needs_sync = True
+                self._syncer.mark(replica)
 
     async def close(self) -> bool:
         """Flush and close all logs in order; whether every one of them is whole on disk."""
