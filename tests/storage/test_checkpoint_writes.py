@@ -190,6 +190,21 @@ async def test_what_is_forgotten_stays_so_whatever_is_being_written(tmp_path, na
         assert ONYX in {**found.high_watermarks, **found.recovery_points}
 
 
+async def test_what_was_never_there_is_forgotten_without_a_write(tmp_path):
+    """Whoever makes a partition has it forgotten first, and thousands may be made meanwhile."""
+    at = Kept(tmp_path)
+    await at.keep_marks(jade=2)
+    door = at.disk.door(HIGH_WATERMARKS)
+    async with trio.open_nursery() as nursery:
+        await held(nursery, door, partial(at.keep_marks, onyx=8))
+        before = len(at.states(HIGH_WATERMARKS))
+        at.checkpoints.forget(("pearl", 0))
+        assert len(at.states(HIGH_WATERMARKS)) == before
+        at.checkpoints.forget(JADE)  # the file names it still
+        assert len(at.states(HIGH_WATERMARKS)) == before + 1
+        door.open()
+
+
 # --- what comes of it -----------------------------------------------------------------------------
 
 

@@ -42,6 +42,9 @@ class OffsetFile:
         self._path = path
         self._versions = Versions()
         self._changing = threading.Lock()
+        self._may_name: set[TopicPartition] = set()
+        """What the file may name while it is behind: who makes thousands of partitions need not
+        write it for each of them."""
         try:
             self.offsets = read_offsets(disk, path)
         except MalformedCheckpoint as error:
@@ -58,7 +61,7 @@ class OffsetFile:
 
     def forget(self, key: TopicPartition) -> None:
         """Have nothing of it, durably; raises `DiskError`."""
-        if key in self.offsets or self._versions.is_behind:
+        if key in self.offsets or (self._versions.is_behind and key in self._may_name):
             self.change_now(lambda known: {each: at for each, at in known.items() if each != key})
 
     def give(self, offsets: Offsets, *, keep: Collection[TopicPartition] = ()) -> int:
@@ -85,6 +88,9 @@ class OffsetFile:
         return await self.bring(self.give(offsets, keep=keep))
 
     def _give(self, offsets: Offsets) -> int:
+        if not self._versions.is_behind:
+            self._may_name = set(self.offsets)
+        self._may_name |= offsets.keys()
         self.offsets = offsets
         return self._versions.give()
 
