@@ -138,6 +138,7 @@ def up(
         address = _reached(plan)
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
+        begun.stays = detach  # nobody may be left to hear where it is, as with `| head -1`
         _say_where(plan, address, console=console, kafka=config[KAFKA_PROTOCOL_ENABLE])
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: {stopping(data)}")

@@ -243,6 +243,22 @@ def test_nothing_is_left_of_an_up_whose_second_node_cannot_be_started(tmp_path):
     assert not (data / "cluster.json").exists()
 
 
+def test_what_serves_stays_where_nobody_is_left_to_hear_it(tmp_path):
+    """As with `hightide up --detach 2>&1 | head -1`."""
+    hears, told = os.pipe()
+    os.close(hears)
+    words = ["-n", "2", "--detach", "--data", str(tmp_path / "data"), "--port", "0"]
+    with open(told, "wb") as nobody:
+        started = subprocess.run(
+            [*COMMAND, "up", *words], stdout=nobody, stderr=nobody, env=environment()
+        )
+    left = [node.pid() for node in nodes_of(tmp_path / "data")]
+    hightide("down", "--data", tmp_path / "data")
+    assert started.returncode == 0
+    assert len(left) == 2
+    assert None not in left
+
+
 WHEN_AND_HOW = [
     (f"logs/broker-{broker}.log", number)
     for broker in (1, 2, 3)
