@@ -31,17 +31,18 @@ def test_failover_loses_nothing_that_was_acknowledged(bench, words, stop):
 
 
 @LONG
-def test_backlog_has_the_same_trips_alone_and_beside_a_reader_and_a_busy_process(bench):
-    told = bench("backlog", "--backlog-mb", "3", "--rounds", "1")
+def test_backlog_has_the_same_trips_alone_and_beside_readers_and_a_busy_process(bench):
+    told = bench("backlog", "--backlog-mb", "3", "--rounds", "1", "--quota-mb", "2")
     assert (told["bench"], told["backlog_mb"], told["rounds"]) == ("backlog", 3, 1)
     for share in ("p50", "p99"):
         beside, alone = told[f"beside_{share}_ms"], told[f"alone_{share}_ms"]
-        busy = told[f"busy_{share}_ms"]
-        assert min(beside, alone, busy) > 0
+        busy, held = told[f"busy_{share}_ms"], told[f"held_{share}_ms"]
+        assert min(beside, alone, busy, held) > 0
         assert told[f"ratio_{share}"] == round(beside / alone, 2)
         assert told[f"ratio_busy_{share}"] == round(beside / busy, 2)
+        assert told[f"ratio_held_{share}"] == round(held / alone, 2)
     assert told["beside_p50_ms"] <= told["beside_p99_ms"]
-    assert told["read_mb_per_s"] > 0
+    assert told["read_mb_per_s"] > told["held_mb_per_s"] > 0
 
 
 def test_growth_has_a_line_for_each_number_of_partitions(bench):

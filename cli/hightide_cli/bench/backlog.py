@@ -1,9 +1,9 @@
 """`hightide bench backlog`: whether who reads what is old slows those who read what is new.
 
 One partition with a backlog. One client sends a record, reads it back, and sends the next; in turns
-it has the machine to itself, another process reads the backlog from its start, over and over, as
-fast as it can, and a process computes that knows no broker. The last is the floor: where processors
-are few, whoever takes one slows the others, whatever they take it for.
+it has the machine to itself, a process computes that knows no broker, another one reads the backlog
+from its start, over and over, as fast as it can, and then as fast as a quota lets it. The second is
+the floor: where processors are few, whoever takes one slows the others, whatever they take it for.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ TRIPS = 500
 """Records that are sent and read back in each turn."""
 POLL_MS = 1000
 START_S = 300.0
+EAGER, HELD = "backlog-eager", "backlog-held"
+"""What the readers call themselves; only the second has a quota."""
+BURST_S = 2.0
+"""By then who has a quota has had what it lets everybody have at first, and is held to it."""
 
 
 @click.command(epilog="Example: hightide bench backlog --backlog-mb 2000 --rounds 5")
@@ -45,42 +49,58 @@ START_S = 300.0
     show_default=True,
     help="How much there is to read.",
 )
+@click.option(
+    "--quota-mb",
+    type=click.IntRange(1, 100_000),
+    default=30,
+    show_default=True,
+    help="How much a second the reader may have that a quota holds.",
+)
 @click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True)
 @data_option
 @output_option
-def backlog(backlog_mb: int, rounds: int, data: Path | None, output: str) -> None:
-    """How long a new record takes to be read while another consumer reads a backlog, beside how
-    long it takes without, and beside a process that only computes; three brokers, acks=all."""
-    times: dict[str, list[float]] = {"alone": [], "busy": [], "beside": []}
-    read = 0.0
+def backlog(backlog_mb: int, quota_mb: int, rounds: int, data: Path | None, output: str) -> None:
+    """How long a new record takes to be read while another consumer reads a backlog, with a quota
+    and without, beside how long it takes alone, and beside a process that only computes; three
+    brokers, acks=all."""
+    times: dict[str, list[float]] = {"alone": [], "busy": [], "beside": [], "held": []}
+    read = {EAGER: 0.0, HELD: 0.0}
     with OwnCluster(brokers=BROKERS, directory=data) as cluster:
-        run(_fill, cluster.address, backlog_mb)
+        run(_fill, cluster.address, backlog_mb, quota_mb)
         for number in range(1, rounds + 1):
             say(f"round {number} of {rounds}")
             times["alone"] += run(_round_trips, cluster.address)
             with _other_process(_compute):
                 times["busy"] += run(_round_trips, cluster.address)
-            with _other_process(_read, cluster.address, backlog_mb) as speed:
-                times["beside"] += run(_round_trips, cluster.address)
-            read += speed() / rounds
+            for name, reader in (("beside", EAGER), ("held", HELD)):
+                with _other_process(_read, cluster.address, backlog_mb, reader) as speed:
+                    times[name] += run(_round_trips, cluster.address)
+                read[reader] += speed() / rounds
     fields: dict[str, Any] = {"bench": "backlog", "backlog_mb": backlog_mb, "rounds": rounds}
     for name, some in times.items():
         shares = statistics.quantiles(some, n=100)
         fields[f"{name}_p50_ms"] = round(shares[49] * 1000, 3)
         fields[f"{name}_p99_ms"] = round(shares[98] * 1000, 3)
-    for floor, ratio in (("alone", "ratio"), ("busy", "ratio_busy")):
+    for ratio, name, floor in (
+        ("ratio", "beside", "alone"),
+        ("ratio_busy", "beside", "busy"),
+        ("ratio_held", "held", "alone"),
+    ):
         for share in ("p50", "p99"):
             fields[f"{ratio}_{share}"] = round(
-                fields[f"beside_{share}_ms"] / fields[f"{floor}_{share}_ms"], 2
+                fields[f"{name}_{share}_ms"] / fields[f"{floor}_{share}_ms"], 2
             )
-    show_one(fields | {"read_mb_per_s": round(read, 1)}, output)
+    fields |= {"read_mb_per_s": round(read[EAGER], 1), "held_mb_per_s": round(read[HELD], 1)}
+    show_one(fields, output)
 
 
-async def _fill(address: str, backlog_mb: int) -> None:
-    from hightide import Admin, Producer
+async def _fill(address: str, backlog_mb: int, quota_mb: int) -> None:
+    from hightide import Admin, Producer, Quota
 
     async with Admin(address) as admin, Producer(address, batch_size=1 << 19) as producer:
         await admin.create_topic(TOPIC, partitions=1, replication_factor=BROKERS)
+        quota = Quota(key="consumer_byte_rate", value=quota_mb * 1_000_000, client_id=HELD)
+        await admin.alter_quotas([quota])
         for _ in range(backlog_mb):
             await producer.send_many(TOPIC, [os.urandom(RECORD_BYTES)] * BATCH_RECORDS)
         await producer.flush()
@@ -117,6 +137,7 @@ def _other_process(does: Callable[..., None], *about: object) -> Iterator[Callab
     while not begun.wait(1.0):
         if not process.is_alive() or time.perf_counter() > until:
             raise click.ClickException("the other process did not begin")
+    time.sleep(BURST_S)
     started, before = time.perf_counter(), size.value
     took = 0.0
     try:
@@ -127,11 +148,15 @@ def _other_process(does: Callable[..., None], *about: object) -> Iterator[Callab
         process.join()
 
 
-def _read(address: str, backlog_mb: int, begun: Event, over: Event, size: Any) -> None:
+def _read(
+    address: str, backlog_mb: int, client_id: str, begun: Event, over: Event, size: Any
+) -> None:
     """Read what is old, over and over; never what is new."""
     from hightide.blocking import Consumer
 
-    with Consumer(address, topics=[TOPIC], auto_offset_reset="earliest") as consumer:
+    with Consumer(
+        address, topics=[TOPIC], auto_offset_reset="earliest", client_id=client_id
+    ) as consumer:
         old = backlog_mb * BATCH_RECORDS
         left = old
         while not over.is_set():
