@@ -8,15 +8,17 @@ own.
 # ruff: noqa: F811 - fixtures are imported by name
 
 import threading
+from functools import partial
 
 import pytest
 from striking import struck
 from test_blocking import node, producer_of  # noqa: F401
 from test_runs_stored import held_up
+from three_nodes import until
 
-from hightide import ApiError
+from hightide import ApiError, ClosedError
 from hightide.blocking import Admin, runs
-from hightide.blocking.portal import Opened
+from hightide.blocking.portal import Call, Opened
 from hightide.net import told
 from hightide.net.told import tell, wait_to_be_told
 from hightide.produce import delivery
@@ -130,17 +132,17 @@ def test_an_outcome_that_takes_long_is_looked_for_again_and_again(node, monkeypa
     monkeypatch.setattr(runs, "LOOK_S", 0.001)
     looks, looked = [], threading.Event()
     with producer_of(node, linger_ms=60_000) as producer:
-        opened = producer._opened
+        life = producer.last_life
 
         def look():
             looks.append(True)
             if len(looks) == 5:
                 looked.set()
-            return opened()
+            return life()
 
         sent = producer.send("t", b"x", partition=0)
         with monkeypatch.context() as patch:
-            patch.setattr(producer, "_opened", look)
+            patch.setattr(producer, "last_life", look)
             thread = in_thread(sent.result)
             assert looked.wait(60)
         producer.flush()
@@ -155,6 +157,45 @@ def test_a_thread_that_waits_while_the_producer_is_closed_has_its_outcome(node):
         thread = in_thread(lambda: found.append(sent.result()))
     ended(thread)
     assert [each.offset for each in found] == [0]
+
+
+def test_a_thread_has_its_outcome_although_who_closes_was_interrupted_until_it_went_away(
+    node, monkeypatch
+):
+    found = []
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with producer_of(node, linger_ms=60_000) as producer:
+        sent = producer.send("t", b"x", partition=0)
+        until(lambda: sent._run.is_over, what="it is buffered")
+        with held_up(producer):
+            with monkeypatch.context() as patch:
+                patch.setattr(Call, "wait", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    producer.close()
+            with pytest.raises(ClosedError, match="not open"):
+                producer.flush()
+            thread = in_thread(lambda: found.append(sent.result()))
+        ended(thread)
+    assert [each.offset for each in found] == [0]
+
+
+def test_who_asks_for_a_record_that_is_stored_is_not_told_what_ended_the_producer_later(node):
+    """Somebody else is: who closes it."""
+
+    async def fail():
+        raise ValueError("a bug")
+
+    producer = producer_of(node).open()
+    sent = producer.send("t", b"x", partition=0)
+    producer.flush()
+    producer._opened().soon(partial(producer._opened().begin, fail))
+    until(lambda: not producer._opened().is_at_work, what="it has ended")
+    assert sent._awaited(LONG_S).offset == 0
+    with pytest.raises(ValueError, match="a bug"):
+        producer.close()
 
 
 def test_a_thread_that_is_quicker_than_who_keeps_its_error_has_seen_it(node, monkeypatch):

@@ -404,6 +404,10 @@ class Opened:
     def check_may_wait(self) -> None:
         """The same, and raise `UsageError` where nobody may wait for it."""
         self.check()
+        self.check_thread()
+
+    def check_thread(self) -> None:
+        """Raise `UsageError` in the thread that it lives in."""
         self._portal.check_may_wait()
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:

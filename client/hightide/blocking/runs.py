@@ -23,7 +23,7 @@ from hightide.produce.bulk import Placement
 from hightide.produce.delivery import Delivery as AsyncDelivery
 from hightide.produce.delivery import RecordMetadata
 from hightide.protocol.batch_builder import RECORD_OVERHEAD
-from hightide.protocol.errors import ClosedError, RequestTimedOut
+from hightide.protocol.errors import RequestTimedOut
 
 if TYPE_CHECKING:
     from hightide.blocking.base import Blocking
@@ -172,29 +172,22 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
     def _awaited(self, timeout_s: float) -> RecordMetadata:
         run, until = self._run, time.monotonic() + timeout_s
         while True:
-            # Looked at first: what has no outcome by then will have none.
-            ended = _end_of(run.producer)
+            # Looked at first: what has no outcome by then will have none. A producer lives on for a
+            # while after the thread that closed it was interrupted.
+            life = run.producer.last_life()
+            has_ended = not life.is_at_work
             found = run.find(self._index)
             if found is not None and found.is_done:
                 return found.result()
-            if ended is not None:
-                raise ended
+            if has_ended:
+                life.check()
+            life.check_thread()
             if (left_s := until - time.monotonic()) <= 0:
                 raise RequestTimedOut(f"no outcome within {timeout_s:g} s", elapsed_s=timeout_s)
             if found is not None:
                 found.wait_in_thread(min(left_s, LOOK_S))
             elif not run.is_over:
                 wait_to_be_told(run.told, lambda: run.is_over, min(left_s, LOOK_S))
-
-
-def _end_of(producer: Blocking) -> ClosedError | None:
-    """Why a producer brings nothing about any more; None: it does. Raises `UsageError` where nobody
-    may wait for it."""
-    try:
-        producer._opened().check_may_wait()
-    except ClosedError as error:
-        return error
-    return None
 
 
 class RunQueue:
