@@ -81,6 +81,33 @@ def test_a_mark_that_arrives_while_the_batch_is_begun_again_is_seen(
     assert everything(target) == [*range(110)]
 
 
+@pytest.mark.parametrize("first", [60, 100])
+def test_a_mark_that_a_task_writes_over_leaves_a_batch_that_is_there(
+    target, monkeypatch, on_its_way, first
+):
+    """It comes just before that, and another task finds it in between: this one stores nothing,
+    and tells of no rows that are stored."""
+    tasks = rows(0, first), rows(first, 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "Mark", DriversMark)
+        dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
+    writer, written, write = target.writer(), [], Mark.write
+
+    def written_over(mark, *about, **how):
+        if on_its_way:
+            on_its_way.pop()()
+            written.append(target.written(writer, 0, 1, tasks[1], **AGAIN))
+        write(mark, *about, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Mark, "write", written_over)
+        written.append(target.written(writer, 0, 0, tasks[0], **AGAIN))
+    assert [each.found_done for each in written] == [True, False]
+    writer.commit(written, 0)
+    target.run(1, rows(100, 110), **AGAIN)
+    assert everything(target) == [*range(110)]
+
+
 def some(count):
     """So many equal rows for each of two partitions."""
     numbers = [0] * count + [1] * count

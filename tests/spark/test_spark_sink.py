@@ -94,24 +94,29 @@ class Target:
     def run(self, batch, *tasks, run="run", job=None, between=lambda _: None, **options):
         """Tasks with their rows, after each of which something may happen; and what the driver does
         then."""
-        told = {"topic": self.name, "onLayoutChange": "fail", **options}
-        told |= spark_options(self.cluster.bootstrap)
-        writer = HightideStreamWriter(read_sink_options(told), schema_of(key=BYTES, value=BYTES))
-        messages, job = [], job or run
+        writer, messages = self.writer(**options), []
         for number, chunk in enumerate(tasks):
-            writing = Writing("checkpoint", run, "what", job)
-            may = writer.options.may_duplicate
-            how = {"topic": writer.options.topic or None, "may_duplicate": may}
-            task = self.task(batch=batch, task=number, kind=TaskWriter, writing=writing, **how)
-            task.write(chunk)
-            task.finish()
-            told = writing, task.stored, task.deferred, task.rows, task.bytes
-            sink = f"sink-of-{self.name}"
-            before, ids = task.stored_before, task.topic_ids
-            messages.append(Written(sink, batch, number, *told, before, ids))
+            messages.append(self.written(writer, batch, number, chunk, run, job))
             between(number)
         writer.commit(messages, batch)
         return sum(each.stored_before for each in messages)
+
+    def writer(self, **options):
+        """What the driver has of a query."""
+        told = {"topic": self.name, "onLayoutChange": "fail", **options}
+        told |= spark_options(self.cluster.bootstrap)
+        return HightideStreamWriter(read_sink_options(told), schema_of(key=BYTES, value=BYTES))
+
+    def written(self, writer, batch, number, chunk, run="run", job=None):
+        """What one task of it tells the driver, once it is done."""
+        writing, may = Writing("checkpoint", run, "what", job or run), writer.options.may_duplicate
+        how = {"topic": writer.options.topic or None, "may_duplicate": may}
+        task = self.task(batch=batch, task=number, kind=TaskWriter, writing=writing, **how)
+        task.write(chunk)
+        task.finish()
+        told = writing, task.stored, task.deferred, task.rows, task.bytes
+        more = task.stored_before, task.topic_ids, task.is_done
+        return Written(f"sink-of-{self.name}", batch, number, *told, *more)
 
     def client(self):
         return self.kept(BlockingClient(*direct(self.cluster.bootstrap)))

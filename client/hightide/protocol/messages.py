@@ -242,6 +242,7 @@ class ListOffsetsPartition(Message, frozen=True, kw_only=True):
     partition: int
     timestamp: int
     current_leader_epoch: int = -1
+    topic_id: str = ""
 
 
 class ListOffsetsRequest(Message, frozen=True, kw_only=True):

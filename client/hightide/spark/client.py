@@ -276,7 +276,7 @@ class BlockingClient:
                 raise
             return response, received
 
-        return self.retrying(attempt, timeout_s=timeout_s, is_final=_is_final)
+        return self.retrying(attempt, timeout_s=timeout_s, is_final=or_gone_topic)
 
     def leader_of(self, topic: str, partition: int, *, timeout_s: float) -> m.BrokerInfo:
         """The broker that leads, looked up if that is not known yet; once, no retry."""
@@ -398,11 +398,17 @@ def _raise(answer: Any, broker: str = "") -> None:
         raise ApiError(error_code(answer.error), answer.message, broker=broker)
 
 
-def _is_final(error: ApiError, elapsed_s: float, next_s: float) -> bool:
-    """Whether trying again is in vain: a topic that is gone stays gone after a little while."""
-    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+def or_gone_topic(error: ApiError, elapsed_s: float, next_s: float) -> bool:
+    """Whether trying again is in vain: a topic that is gone, or was made again, stays so after a
+    little while; a broker that is behind is not."""
+    if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID):
         return elapsed_s >= GONE_TOPIC_GRACE_S
-    return error.code is ErrorCode.INCONSISTENT_TOPIC_ID or is_final(error, elapsed_s, next_s)
+    return is_final(error, elapsed_s, next_s)
+
+
+def unless_made_again(error: ApiError, _elapsed_s: float, _next_s: float) -> bool:
+    """The same for who then looks again what the topic is."""
+    return error.code is not ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 @lru_cache

@@ -114,9 +114,11 @@ class Completion:
             ". The rows that it gives now are stored as well. To go on with all of them there, set "
             "onLayoutChange=duplicate"
         )
-        topics, timeout_s = self._known.topics, self._timeout_s
+        client, topics, timeout_s = self._client, self._known.topics, self._timeout_s
+        now = ends_of(client, topics, timeout_s=timeout_s, gone_ok=True)
+        left = [t for t, each in now.items() if topics[t].is_of(each.topic_id)]
         refused = replace(self._known, refused=told)
-        refused.write(self._client, attempt.sink, topics, timeout_s=timeout_s)
+        refused.write(client, attempt.sink, left, timeout_s=timeout_s)
         raise LayoutChanged(told)
 
 

@@ -21,7 +21,7 @@ from hightide.protocol import messages as m
 from hightide.protocol.errors import HightideError
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
-from hightide.spark.client import BlockingClient
+from hightide.spark.client import BlockingClient, or_gone_topic, unless_made_again
 
 VERSION = 2
 PARTS_AT_ONCE = 1000
@@ -162,6 +162,7 @@ class Mark:
                 partition=number,
                 offset=start or 0,
                 metadata=self._metadata(self.topics[topic], number),
+                topic_id=self.topics[topic].topic_id,
             )
             for topic in topics
             for number, (start, _) in enumerate(
@@ -173,7 +174,8 @@ class Mark:
         group = group_of(sink)
         for first in range(0, len(parts), PARTS_AT_ONCE):
             some = parts[first : first + PARTS_AT_ONCE]
-            client.retrying(partial(_commit, client, group, some), timeout_s=timeout_s)
+            commit = partial(_commit, client, group, some)
+            client.retrying(commit, timeout_s=timeout_s, is_final=or_gone_topic)
 
     def _metadata(self, topic: TopicMark, number: int) -> str:
         end = {"end": topic.ends[number]} if number < len(topic.ends) else {}
@@ -266,21 +268,23 @@ def ends_of(
 ) -> dict[str, TopicMark]:
     """Topics as they are now: their next rows lie behind these offsets. Raises `ApiError` if one
     does not exist, unless it may be gone."""
-    gone = client.refresh(
-        [*topics], timeout_s=timeout_s, gone=frozenset(topics) if gone_ok else None
-    )
-    known = {topic: client.metadata.topics[topic] for topic in topics if topic not in gone}
-    tps = [
-        TopicPartition(topic, each.partition) for topic in known for each in known[topic].partitions
-    ]
-    found = client.offsets(dict.fromkeys(tps, m.LATEST), timeout_s=timeout_s)
-    return {
-        topic: TopicMark(
-            each.topic_id,
-            tuple(
-                found[TopicPartition(topic, number)].offset
-                for number in range(len(each.partitions))
-            ),
-        )
-        for topic, each in known.items()
-    }
+
+    def attempt(left_s: float) -> dict[str, TopicMark]:
+        may_be_gone = frozenset(topics) if gone_ok else None
+        gone = client.refresh([*topics], timeout_s=left_s, gone=may_be_gone)
+        known = {topic: client.metadata.topics[topic] for topic in topics if topic not in gone}
+        places = {
+            TopicPartition(topic, number): m.ListOffsetsPartition(
+                topic=topic, partition=number, timestamp=m.LATEST, topic_id=each.topic_id
+            )
+            for topic, each in known.items()
+            for number in range(len(each.partitions))
+        }
+        found = client.ask_leaders(m.ListOffsetsRequest, places, timeout_s=left_s)
+        ends: dict[str, list[int]] = {topic: [] for topic in known}
+        for tp in places:
+            ends[tp.topic].append(found[tp].offset)
+        return {t: TopicMark(each.topic_id, tuple(ends[t])) for t, each in known.items()}
+
+    # Of a topic that was made again a leader may have the old one still, or who told of it.
+    return client.retrying(attempt, timeout_s=timeout_s, is_final=unless_made_again)

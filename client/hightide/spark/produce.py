@@ -115,7 +115,7 @@ class TaskWriter:
         if topics is None:
             self._begin()
         if not self.is_done:
-            self._look([*self._topics])
+            self._look(self._still_there())
 
     @property
     def stored(self) -> dict[TopicPartition, int]:
@@ -294,23 +294,29 @@ class TaskWriter:
 
     # -- what is stored --------------------------------------------------------------------------
 
-    def _look(self, topics: Sequence[str]) -> None:
-        """What there is of this task in topics."""
-        client, timeout_s = self._client, self._timeout_s
-        gone = client.refresh(topics, timeout_s=timeout_s, gone=frozenset(topics))
+    def _still_there(self) -> list[str]:
+        """The topics of the batch, but for those that are gone, or were made again, with all that
+        was in them; a row that names one finds out more."""
+        client, names = self._client, [*self._topics]
+        gone = client.refresh(names, timeout_s=self._timeout_s, gone=frozenset(names))
         known = client.metadata.topics
-        for topic in topics:
-            # Gone, or made again, with all that was in it; a row that names it finds out more.
-            if topic in gone or not self._topics[topic].is_of(known[topic].topic_id):
-                del self._topics[topic]
+        self._topics = {
+            topic: each
+            for topic, each in self._topics.items()
+            if topic not in gone and each.is_of(known[topic].topic_id)
+        }
+        return [*self._topics]
+
+    def _look(self, topics: Sequence[str]) -> None:
+        """What there is of this task in topics that were just seen."""
+        client, timeout_s = self._client, self._timeout_s
         producer_id, _ = self._attempt.producer
         questions = {
             TopicPartition(topic, each.partition): p.ProducerQuestion(
                 topic=topic, partition=each.partition, producer_id=producer_id
             )
             for topic in topics
-            if topic in self._topics
-            for each in known[topic].partitions
+            for each in client.metadata.topics[topic].partitions
         }
         states = client.ask_leaders(p.DescribeProducersRequest, questions, timeout_s=timeout_s)
         for tp, state in states.items():

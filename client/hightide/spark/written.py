@@ -32,6 +32,8 @@ class Written(WriterCommitMessage):
     """How many of them an earlier attempt had stored."""
     topic_ids: dict[str, str] = field(default_factory=dict)
     """Of the topics that it knew, at least those of its places."""
+    found_done: bool = False
+    """Whether the mark said that all of the batch is there."""
 
     @property
     def places(self) -> set[TopicPartition]:
@@ -40,7 +42,7 @@ class Written(WriterCommitMessage):
 
     def check(self, now: Mapping[str, TopicMark]) -> None:
         """Raise `LayoutChanged` if one of these topics was made again, without what it wrote."""
-        for topic in {topic for topic, _ in self.places}:
+        for topic in {topic for topic, _ in self.places} & now.keys():
             topic_id = self.topic_ids.get(topic, "")
             if topic_id not in ("", now[topic].topic_id):
                 raise LayoutChanged(

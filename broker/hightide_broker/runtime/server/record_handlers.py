@@ -229,7 +229,7 @@ class RecordHandlers:
         return Reply(m.ListOffsetsResponse(partitions=results))
 
     async def _at_time(self, part: m.ListOffsetsPartition) -> m.ListOffsetsResult:
-        replica = self._replicas.get(part.topic, part.partition)
+        replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
         replica.require_leader(part.current_leader_epoch)
         async with self._dating:
             if part.timestamp == m.MAX_TIMESTAMP:
@@ -243,7 +243,7 @@ class RecordHandlers:
         return _listed(part, offset, epoch, timestamp)
 
     def _list_offset(self, is_follower: bool, part: m.ListOffsetsPartition) -> m.ListOffsetsResult:
-        replica = self._replicas.get(part.topic, part.partition)
+        replica = self._replicas.get(part.topic, part.partition, topic_id=part.topic_id)
         leader = replica.require_leader(part.current_leader_epoch)
         log = replica.log
         if part.timestamp == m.EARLIEST:
