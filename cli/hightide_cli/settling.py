@@ -3,7 +3,8 @@ more, the system may have.
 
 The collector stops the event loop while it looks: some 10 ms for what any node has, and as many
 again for each thousand partitions. So what there is when a node begins to serve is put aside, and
-once more whenever many partitions have come. What is put aside still goes when nothing refers to
+once more whenever many partitions have come; until then what it looks at is what a node keeps, and
+it does not look. What is put aside still goes when nothing refers to
 it; only what refers to itself in a circle, and is not used any more, stays.
 
 What many connections took is used again by those that come later, and by nobody else. Once they are
@@ -40,8 +41,7 @@ async def settle(node: Node) -> None:
 
 
 async def _keep_settled(node: Node) -> None:
-    await node.serving.wait()
-    _put_aside()
+    await _begun(node)
     held, most = len(node.replicas), 0
     while True:
         await trio.sleep(LOOK_S)
@@ -53,6 +53,18 @@ async def _keep_settled(node: Node) -> None:
         if (left := node.server.connections().total()) <= most - GONE:
             give_back()
             most = left
+
+
+async def _begun(node: Node) -> None:
+    """Until it serves, and what it has is put aside; and what it has by now, if it takes long."""
+    gc.disable()
+    serves = False
+    while not serves:
+        with trio.move_on_after(LOOK_S):
+            await node.serving.wait()
+            serves = True
+        _put_aside()
+    gc.enable()
 
 
 def _put_aside() -> None:

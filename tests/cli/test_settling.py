@@ -45,10 +45,15 @@ def done(monkeypatch):
         collect=lambda: calls.append("collect"),
         freeze=lambda: calls.append("freeze"),
         disable=lambda: calls.append("disable"),
+        enable=lambda: calls.append("enable"),
     )
     monkeypatch.setattr(settling, "gc", told)
     monkeypatch.setattr(settling, "give_back", lambda: calls.append("give back"))
     return calls
+
+
+PUT_ASIDE = ["collect", "freeze"]
+"""What is no more in use is not put aside with the others."""
 
 
 async def test_what_there_is_when_a_node_serves_is_put_aside_and_nothing_before(done, mock_clock):
@@ -56,12 +61,29 @@ async def test_what_there_is_when_a_node_serves_is_put_aside_and_nothing_before(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(settle, node)
         await wait_all_tasks_blocked()
-        assert done == []
+        assert done == ["disable"], "nothing is looked through that a node is about to have"
         node.serving.set()
         await wait_all_tasks_blocked()
-        assert done == ["collect", "freeze"], "what is no more in use is not put aside with it"
+        assert done == ["disable", *PUT_ASIDE, "enable"]
         nursery.cancel_scope.cancel()
-    assert done == ["collect", "freeze", "disable"], "a node that stops is not looked through"
+    assert done[-1] == "disable", "a node that stops is not looked through"
+
+
+async def test_what_a_node_has_that_takes_long_to_start_is_looked_through_now_and_then(
+    done, mock_clock
+):
+    node = Node()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(settle, node)
+        for _ in range(3):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(LOOK_S)
+        await wait_all_tasks_blocked()
+        assert done == ["disable", *3 * PUT_ASIDE]
+        node.serving.set()
+        await wait_all_tasks_blocked()
+        assert done == ["disable", *4 * PUT_ASIDE, "enable"]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
