@@ -138,7 +138,7 @@ def up(
         address = _reached(plan)
         _admit(plan, replaced, address)
         run(_make_topics, address, new_topics)
-        begun.stays = detach  # nobody may be left to hear where it is, as with `| head -1`
+        begun.stays = detach  # nobody may be left to print to, as with `| head`
         _say_where(plan, address, console=console, kafka=config[KAFKA_PROTOCOL_ENABLE])
         if detach:
             say(f"cluster {plan.cluster_id} is up; stop it with: {stopping(data)}")
@@ -218,14 +218,15 @@ def _reached(plan: Plan) -> str:
 
 def _say_where(plan: Plan, address: str, *, console: bool, kafka: bool = False) -> None:
     """Print where the cluster is; start a console beside it, and say where that is."""
+    found = ""
+    if console:  # first: nobody may be left to print to
+        data = plan.processes[0].data
+        words = ["--config", str(data / CLIENT_FILE)] if plan.is_secure else []
+        found = start_console(data, address, words).address
     click.echo(address)
     if kafka:
         say("Kafka's clients may use the same address, as bootstrap.servers")
-    if not console:
-        return
-    data = plan.processes[0].data
-    words = ["--config", str(data / CLIENT_FILE)] if plan.is_secure else []
-    if found := start_console(data, address, words).address:
+    if found:
         say(f"the console: {found}")
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -21,8 +22,10 @@ _GAP = 2
 
 
 def say(message: str) -> None:
-    """Tell the user something that is not the result."""
-    click.echo(message, err=True)
+    """Tell the user something that is not the result. That nobody is left to hear it stops
+    nothing."""
+    with suppress(BrokenPipeError):
+        click.echo(message, err=True)
 
 
 def show(

@@ -3,8 +3,8 @@ more, the system may have.
 
 The collector stops the event loop while it looks: some 10 ms for what any node has, and as many
 again for each thousand partitions. So what there is when a node begins to serve is put aside, and
-once more whenever many partitions have come; until then what it looks at is what a node keeps, and
-it does not look. What is put aside still goes when nothing refers to
+once more whenever many partitions have come. Until it serves, nearly all that comes is what it
+keeps, and the collector looks once a minute. What is put aside still goes when nothing refers to
 it; only what refers to itself in a circle, and is not used any more, stays.
 
 What many connections took is used again by those that come later, and by nobody else. Once they are

@@ -65,7 +65,7 @@ class Starting:
 
 class Begun:
     """What an `up` has started, as a block: it is stopped again if the block ends in an error, as
-    by Ctrl-C."""
+    by Ctrl-C, unless it is to stay."""
 
     def __init__(self, data: Path, *, is_new: bool) -> None:
         """`is_new`: there is no plan of a cluster in `data` yet."""

@@ -243,11 +243,12 @@ def test_nothing_is_left_of_an_up_whose_second_node_cannot_be_started(tmp_path):
     assert not (data / "cluster.json").exists()
 
 
-def test_what_serves_stays_where_nobody_is_left_to_hear_it(tmp_path):
+@pytest.mark.parametrize("more", [[], ["--secure"]], ids=str)
+def test_what_serves_stays_where_nobody_is_left_to_hear_it(tmp_path, more):
     """As with `hightide up --detach 2>&1 | head -1`."""
     hears, told = os.pipe()
     os.close(hears)
-    words = ["-n", "2", "--detach", "--data", str(tmp_path / "data"), "--port", "0"]
+    words = ["-n", "2", "--detach", "--data", str(tmp_path / "data"), "--port", "0", *more]
     with open(told, "wb") as nobody:
         started = subprocess.run(
             [*COMMAND, "up", *words], stdout=nobody, stderr=nobody, env=environment()

@@ -132,7 +132,7 @@ def test_an_outcome_that_takes_long_is_looked_for_again_and_again(node, monkeypa
     monkeypatch.setattr(runs, "LOOK_S", 0.001)
     looks, looked = [], threading.Event()
     with producer_of(node, linger_ms=60_000) as producer:
-        life = producer.last_life
+        life = producer._last_life
 
         def look():
             looks.append(True)
@@ -142,7 +142,7 @@ def test_an_outcome_that_takes_long_is_looked_for_again_and_again(node, monkeypa
 
         sent = producer.send("t", b"x", partition=0)
         with monkeypatch.context() as patch:
-            patch.setattr(producer, "last_life", look)
+            patch.setattr(producer, "_last_life", look)
             thread = in_thread(sent.result)
             assert looked.wait(60)
         producer.flush()

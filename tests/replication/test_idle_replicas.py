@@ -29,6 +29,15 @@ async def test_who_was_removed_is_not_looked_at() -> None:
     assert here.replicas.take_changed() == []
 
 
+async def test_of_those_whose_place_another_took_nothing_is_kept() -> None:
+    """However many do, where nobody looks: no trace is kept."""
+    here = Here()
+    replica = await here.create()
+    for _ in range(3):
+        replica = await here.repair._load_again(replica)
+    assert here.replicas.take_changed() == [replica]
+
+
 async def test_only_what_has_something_to_sync_is_synced_on_the_timer() -> None:
     here = Here()
     await here.create(partitions=3, isr=(ME,), replicas=(ME,), flush="replicated")

@@ -37,8 +37,9 @@ POLL_MS = 1000
 START_S = 300.0
 EAGER, HELD = "backlog-eager", "backlog-held"
 """What the readers call themselves; only the second has a quota."""
-BURST_S = 2.0
-"""By then who has a quota has had what it lets everybody have at first, and is held to it."""
+AHEAD_S = 2.0
+"""So long the other process is at work first: who has a quota has had by then what that lets
+everybody have, and is held to it."""
 
 
 @click.command(epilog="Example: hightide bench backlog --backlog-mb 2000 --rounds 5")
@@ -137,7 +138,7 @@ def _other_process(does: Callable[..., None], *about: object) -> Iterator[Callab
     while not begun.wait(1.0):
         if not process.is_alive() or time.perf_counter() > until:
             raise click.ClickException("the other process did not begin")
-    time.sleep(BURST_S)
+    time.sleep(AHEAD_S)
     started, before = time.perf_counter(), size.value
     took = 0.0
     try:

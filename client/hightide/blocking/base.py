@@ -72,7 +72,7 @@ class Blocking:
     def _run_sync(self, function: Callable[..., T], *args: Any) -> T:
         return self._opened().run_sync(partial(function, *args))
 
-    def last_life(self) -> Opened:
+    def _last_life(self) -> Opened:
         """That of what was opened last, whether it has ended or not."""
         return self._life or self._opened()
 

@@ -174,7 +174,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         while True:
             # Looked at first: what has no outcome by then will have none. A producer lives on for a
             # while after the thread that closed it was interrupted.
-            life = run.producer.last_life()
+            life = run.producer._last_life()
             has_ended = not life.is_at_work
             found = run.find(self._index)
             if found is not None and found.is_done:

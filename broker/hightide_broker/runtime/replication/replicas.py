@@ -69,7 +69,7 @@ class Replicas:
         when they were last looked at."""
         self.recovering = Recovering()
         self._by_tp: dict[TopicPartition, Replica] = {}
-        self._changed: dict[Replica, None] = {}
+        self._changed: dict[TopicPartition, None] = {}
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(list(self._by_tp.values()))
@@ -117,17 +117,18 @@ class Replicas:
         """The partition has no replica here any more."""
         del self._by_tp[replica.tp]
         self.uncleaned.pop(replica.tp, None)
-        self._changed.pop(replica, None)
+        self._changed.pop(replica.tp, None)
 
     def changed(self, replica: Replica) -> None:
-        """A replica has another role or another offset."""
-        self._changed[replica] = None
+        """A replica has another role or another offset: who keeps a trace looks at it. A worker
+        thread that loads one may say so, too."""
+        self._changed[replica.tp] = None
 
     def take_changed(self) -> list[Replica]:
         """Those that changed since this was asked last."""
-        found = list(self._changed)
+        found = list(self._changed)  # in one step, whatever threads say meanwhile
         self._changed.clear()
-        return found
+        return [self._by_tp[tp] for tp in found if tp in self._by_tp]
 
     def mark_dirty(self, replica: Replica) -> None:
         """Have a replica synced if it needs it."""
@@ -162,7 +163,7 @@ class Replicas:
         )
 
     def leaderless(self) -> list[c.LeaderlessReplica]:
-        """How far the logs reach that nobody leads."""
+        """How far the logs reach that nobody leads. Most replicas follow: that is asked first."""
         return [
             c.LeaderlessReplica(
                 topic_id=replica.topic_id,
