@@ -17,14 +17,18 @@ from secure_run import direct, reaching
 
 pytest.importorskip("pyspark")
 
+from test_spark_layouts import begun
 from test_spark_sink import Target, admin, cluster, everything, rows  # noqa: F401
 from three_nodes import until
 
 from hightide.blocking import Admin, Producer
 from hightide.protocol import group_messages as g
+from hightide.protocol.errors import ApiError
 from hightide.spark import client as spark_client
+from hightide.spark import task_mark
 from hightide.spark.client import BlockingClient
-from hightide.spark.marks import Mark, TopicMark, ends_of
+from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
+from hightide.spark.produce import TaskWriter
 from hightide_broker.runtime.cluster.metadata_loader import MetadataLoader
 
 pytestmark = pytest.mark.live
@@ -163,6 +167,43 @@ def coordinator_of(client, sink):
     found = until(ask, what="the group has a coordinator")
     brokers = client.metadata.brokers.values()
     return next(each.id for each in brokers if (each.host, each.port) == (found.host, found.port))
+
+
+def test_a_topic_that_goes_away_while_it_is_looked_at_is_gone(cluster, admin, monkeypatch):
+    name, ask = "goes-away", BlockingClient.ask_leaders
+    admin.create_topic(name, partitions=1, replication_factor=1)
+    monkeypatch.setattr(spark_client, "GONE_TOPIC_GRACE_S", 0.0)
+
+    def is_gone_at(address):
+        with Admin(**reaching(address)) as asked:
+            until(lambda: name not in [t.topic for t in asked.list_topics()], what="it is gone")
+
+    def gone_by_then(client, *about, **how):
+        monkeypatch.setattr(BlockingClient, "ask_leaders", ask)
+        admin.delete_topic(name)
+        for address in cluster.bootstrap.split(","):
+            is_gone_at(address)
+        return ask(client, *about, **how)
+
+    monkeypatch.setattr(BlockingClient, "ask_leaders", gone_by_then)
+    with closing(BlockingClient(*direct(cluster.bootstrap))) as client:
+        assert ends_of(client, [name], timeout_s=PATIENCE_S, gone_ok=True) == {}
+
+
+def test_a_task_that_was_told_that_its_topic_is_gone_begins_again_where_it_is_there(
+    cluster, admin, request, monkeypatch
+):
+    """It has not looked at what a dead run stored there."""
+    with closing(Target(cluster, admin, request.node.name.replace("_", "-"))) as target:
+        begun(target, 0, 0, rows(0, 40), run="dead")
+        how = {"kind": TaskWriter, "writing": Writing("checkpoint", "next", job="next")}
+        with monkeypatch.context() as patch:
+            patch.setattr(task_mark, "ends_of", lambda *_, **__: {})
+            told = target.task(task=1, **how)
+        with pytest.raises(ApiError, match="the task is to begin again"):
+            told.write(rows(0, 100))
+        target.run(0, rows(40, 100), rows(0, 40), run="next")
+        assert everything(target) == [*range(100)]
 
 
 def test_a_broker_that_has_not_heard_of_a_topic_does_not_end_a_task_that_has(

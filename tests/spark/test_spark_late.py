@@ -16,10 +16,11 @@ pytest.importorskip("pyspark")
 from test_spark_layouts import AGAIN, begun
 from test_spark_sink import Target, admin, cluster, everything, rows, target  # noqa: F401
 
-from hightide.spark import produce, sink
+from hightide.spark import sink, task_mark
 from hightide.spark.completion import Completion
-from hightide.spark.marks import Mark
+from hightide.spark.marks import Mark, SinkClash
 from hightide.spark.produce import TaskWriter
+from hightide.spark.stored import LayoutChanged
 
 pytestmark = pytest.mark.live
 
@@ -74,38 +75,100 @@ def test_a_mark_that_arrives_while_the_batch_is_begun_again_is_seen(
     with monkeypatch.context() as patch:
         patch.setattr(sink, "Mark", DriversMark)
         dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
-    arriving(monkeypatch, on_its_way, produce, "ends_of")
+    arriving(monkeypatch, on_its_way, task_mark, "ends_of")
     assert target.run(0, rows(0, cut), rows(cut, 100), **AGAIN) == 100
     assert everything(target) == [*range(100)]
     target.run(1, rows(100, 110), **AGAIN)
     assert everything(target) == [*range(110)]
 
 
-@pytest.mark.parametrize("first", [60, 100])
-def test_a_mark_that_a_task_writes_over_leaves_a_batch_that_is_there(
-    target, monkeypatch, on_its_way, first
-):
-    """It comes just before that, and another task finds it in between: this one stores nothing,
-    and tells of no rows that are stored."""
-    tasks = rows(0, first), rows(first, 100)
-    with monkeypatch.context() as patch:
-        patch.setattr(sink, "Mark", DriversMark)
-        dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
+def written_over(target, monkeypatch, on_its_way, *tasks):
+    """The first task is about to write its mark over that of a dead driver, which comes just before
+    it does; the second one finds that in between: it stores nothing, and tells of no rows."""
     writer, written, write = target.writer(), [], Mark.write
 
-    def written_over(mark, *about, **how):
+    def write_late(mark, *about, **how):
         if on_its_way:
             on_its_way.pop()()
             written.append(target.written(writer, 0, 1, tasks[1], **AGAIN))
         write(mark, *about, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Mark, "write", written_over)
+        patch.setattr(Mark, "write", write_late)
         written.append(target.written(writer, 0, 0, tasks[0], **AGAIN))
-    assert [each.found_done for each in written] == [True, False]
+    assert [each.done is not None for each in written] == [True, False]
     writer.commit(written, 0)
+
+
+@pytest.mark.parametrize("first", [60, 100])
+def test_a_mark_that_a_task_writes_over_leaves_a_batch_that_is_there(
+    target, monkeypatch, on_its_way, first
+):
+    tasks = rows(0, first), rows(first, 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "Mark", DriversMark)
+        dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
+    written_over(target, monkeypatch, on_its_way, *tasks)
     target.run(1, rows(100, 110), **AGAIN)
     assert everything(target) == [*range(110)]
+
+
+def test_a_batch_that_is_given_again_with_more_rows_is_refused_over_such_a_mark_too(
+    target, monkeypatch, on_its_way
+):
+    tasks = rows(0, 60), rows(60, 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "Mark", DriversMark)
+        dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
+    with pytest.raises(SinkClash, match=r"100 rows .* again with 101 rows"):
+        written_over(target, monkeypatch, on_its_way, tasks[0], rows(60, 101))
+
+
+def between_two_tasks(target, batch, first, second, on_its_way):
+    """A batch of two tasks; what is on its way comes when the first one has stored its rows."""
+    writer, next_run = target.writer(), {"run": "next", "job": f"job {batch}"}
+    written = [target.written(writer, batch, 0, first, **next_run)]
+    on_its_way.pop()()
+    written.append(target.written(writer, batch, 1, second, **next_run))
+    writer.commit(written, batch)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_words_of_a_dead_task_make_no_earlier_rows_of_those_that_this_run_stored(
+    target, monkeypatch, on_its_way, batch
+):
+    if batch:
+        target.run(0, rows(0, 10), run="before")
+    dies = partial(target.written, target.writer(), batch, 0, rows(10, 20), run="dead")
+    dies_before(monkeypatch, on_its_way, Mark, "write", dies)
+    between_two_tasks(target, batch, rows(10, 20), rows(20, 30), on_its_way)
+    assert everything(target) == [*range(0 if batch else 10, 30)]
+
+
+def test_a_mark_of_the_batch_before_makes_no_earlier_rows_of_those_that_this_run_stored(
+    target, monkeypatch, on_its_way
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "Mark", DriversMark)
+        dies = partial(target.run, 0, rows(0, 10), run="dead")
+        dies_before(monkeypatch, on_its_way, DriversMark, "write", dies)
+    target.run(0, rows(0, 10), run="next", job="job 0")
+    between_two_tasks(target, 1, rows(10, 20), rows(20, 30), on_its_way)
+    assert everything(target) == [*range(30)]
+
+
+def test_of_equal_rows_of_two_tasks_none_is_lost_over_words_of_a_dead_task(
+    target, monkeypatch, on_its_way
+):
+    """Which of them the second one has seen cannot be told: the batch is run again."""
+    one = pa.record_batch({"value": [b"7"], "partition": [0]})
+    dies = partial(target.written, target.writer(), 0, 0, one, run="dead")
+    dies_before(monkeypatch, on_its_way, Mark, "write", dies)
+    with pytest.raises(LayoutChanged, match="that tasks have seen are not there"):
+        between_two_tasks(target, 0, one, one, on_its_way)
+    target.run(0, one, one, run="later")
+    target.run(1, rows(10, 20), run="later")
+    assert everything(target) == [7, 7, *range(10, 20)]
 
 
 def some(count):

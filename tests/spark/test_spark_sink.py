@@ -115,7 +115,7 @@ class Target:
         task.write(chunk)
         task.finish()
         told = writing, task.stored, task.deferred, task.rows, task.bytes
-        more = task.stored_before, task.topic_ids, task.is_done
+        more = task.stored_before, task.topic_ids, task.done, task.begins
         return Written(f"sink-of-{self.name}", batch, number, *told, *more)
 
     def client(self):

@@ -399,16 +399,11 @@ def _raise(answer: Any, broker: str = "") -> None:
 
 
 def or_gone_topic(error: ApiError, elapsed_s: float, next_s: float) -> bool:
-    """Whether trying again is in vain: a topic that is gone, or was made again, stays so after a
-    little while; a broker that is behind is not."""
+    """Whether trying again is in vain: a topic that is gone, or was made again, stays so; a broker
+    that is behind has a little while."""
     if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID):
         return elapsed_s >= GONE_TOPIC_GRACE_S
     return is_final(error, elapsed_s, next_s)
-
-
-def unless_made_again(error: ApiError, _elapsed_s: float, _next_s: float) -> bool:
-    """The same for who then looks again what the topic is."""
-    return error.code is not ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 @lru_cache

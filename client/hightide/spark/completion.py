@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from hightide.protocol.columns import Record
@@ -21,7 +22,7 @@ from hightide.spark.earlier import (
     places_of_records,
     states_of,
 )
-from hightide.spark.marks import Mark, ends_of
+from hightide.spark.marks import Mark, TopicMark, ends_of
 from hightide.spark.produce import TaskWriter
 from hightide.spark.stored import LayoutChanged
 
@@ -44,10 +45,26 @@ class Completion:
         written: Sequence[Written],
         options: SinkOptions,
     ) -> None:
-        self._client, self._known, self._written, self._options = client, known, written, options
+        self._client, self._written, self._options = client, written, options
         self._attempt = Attempt(written[0].sink, TASKS_MAX - 1, written[0].batch)
         self._job = written[0].writing.job
         self._timeout_s = options.timeout_s
+        topics = {topic: self._as_tasks_saw(topic, each) for topic, each in known.topics.items()}
+        self._known = replace(known, topics=topics)
+
+    def _as_tasks_saw(self, topic: str, mark: TopicMark) -> TopicMark:
+        """Words of a dead run may have moved the boundary between two tasks: what one of them takes
+        for rows of its own run is no earlier run's."""
+        ends = [
+            each.begins[topic]
+            for each in self._written
+            if topic in each.begins and mark.is_of(each.topic_ids[topic])
+        ]
+        if not ends:
+            return mark
+        # Partitions that were added since hold nothing of earlier runs.
+        lowest = tuple(map(min, zip_longest(*ends, fillvalue=0)))
+        return replace(mark, ends=lowest, at_work=self._job)
 
     def complete(self) -> None:
         """Store what is missing; raises `LayoutChanged` if more is there than there should be."""

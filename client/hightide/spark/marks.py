@@ -18,10 +18,10 @@ from typing import Any
 
 from hightide.protocol import group_messages as g
 from hightide.protocol import messages as m
-from hightide.protocol.errors import HightideError
+from hightide.protocol.errors import ApiError, ErrorCode, HightideError
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
-from hightide.spark.client import BlockingClient, or_gone_topic, unless_made_again
+from hightide.spark.client import BlockingClient, or_gone_topic
 
 VERSION = 2
 PARTS_AT_ONCE = 1000
@@ -286,5 +286,9 @@ def ends_of(
             ends[tp.topic].append(found[tp].offset)
         return {t: TopicMark(each.topic_id, tuple(ends[t])) for t, each in known.items()}
 
-    # Of a topic that was made again a leader may have the old one still, or who told of it.
-    return client.retrying(attempt, timeout_s=timeout_s, is_final=unless_made_again)
+    def is_final(error: ApiError, *_: float) -> bool:
+        # Leaders were asked often enough; but who told of a topic may know it as it was.
+        is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return not (error.code is ErrorCode.INCONSISTENT_TOPIC_ID or (is_unknown and gone_ok))
+
+    return client.retrying(attempt, timeout_s=timeout_s, is_final=is_final)

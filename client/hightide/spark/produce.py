@@ -13,7 +13,7 @@ what is missing all the same. What earlier runs of the query stored of the batch
 (`earlier.py`).
 
 The partition counts that a batch reckons with are kept with the mark of its sink (`marks.py`): they
-change between batches only.
+change between batches only; what a task has to do with that is in `task_mark.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hightide.arrow.from_arrow import (
@@ -47,10 +46,11 @@ from hightide.protocol.topic_partition import TopicPartition
 from hightide.protocol.words import counted
 from hightide.spark.attempts import Attempt, Superseded
 from hightide.spark.client import BlockingClient
-from hightide.spark.earlier import Earlier, Wanted, earlier_rows
+from hightide.spark.earlier import Earlier, Wanted
 from hightide.spark.in_flight import InFlight, produce_request
-from hightide.spark.marks import Mark, TopicMark, Writing, ends_of
+from hightide.spark.marks import Mark, TopicMark, Writing
 from hightide.spark.stored import Lane, LayoutChanged, Stored, first_sequence
+from hightide.spark.task_mark import TaskMark
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,8 +89,6 @@ class TaskWriter:
         """What they take, as the producer counts."""
         self.stored_before = 0
         """How many of them were there already."""
-        self.is_done = False
-        """Whether all of this batch is known to be there."""
         self.deferred: Wanted = Counter()
         """Rows that are for the driver: earlier runs stored such."""
         self._ends: dict[TopicPartition, int] = {}
@@ -99,9 +97,9 @@ class TaskWriter:
         """How many of them earlier runs have stored."""
         self._client, self._attempt = client, attempt
         self._topic, self._timeout_s = topic, timeout_s
-        self._writing, self._may_duplicate = writing or Writing(), may_duplicate
-        self._keeps_marks, self._earlier = topics is None, earlier or Earlier()
+        self._may_duplicate, self._earlier = may_duplicate, earlier or Earlier()
         self._topics = dict(topics or {})
+        self._mark: TaskMark | None = None
         self._stored = Stored()
         self._held: list[tuple[TopicPartition, Rows]] = []
         """Not stored yet: whether the stored ones are this task's is to be seen first."""
@@ -111,11 +109,22 @@ class TaskWriter:
         """Of topics that refused larger batches."""
         self._in_flight = InFlight(client, timeout_s=timeout_s)
         self._now_ms = int(time.time() * 1000)
-        self._mark: Mark
         if topics is None:
-            self._begin()
+            about = client, attempt, writing or Writing()
+            self._mark = TaskMark(*about, may_duplicate=may_duplicate, timeout_s=timeout_s)
+            self._topics, self._earlier = self._mark.begin()
         if not self.is_done:
             self._look(self._still_there())
+
+    @property
+    def done(self) -> Mark | None:
+        """The mark that said that all of this batch is there."""
+        return None if self._mark is None else self._mark.done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of this batch is known to be there."""
+        return self.done is not None
 
     @property
     def stored(self) -> dict[TopicPartition, int]:
@@ -128,38 +137,10 @@ class TaskWriter:
         """Of the topics that it has to do with."""
         return {topic: each.topic_id for topic, each in self._topics.items()}
 
-    def _begin(self) -> None:
-        """What is known of the batch, and what others stored of it before this job began."""
-        client, attempt, timeout_s = self._client, self._attempt, self._timeout_s
-        if self._finds_it_done():
-            return
-        if self._mark.refused and not self._may_duplicate:
-            raise LayoutChanged(self._mark.refused)
-        job = self._writing.job
-        if any(each.at_work != job for each in self._mark.topics.values()):
-            # Where logs end is looked at before the mark is: nothing of this run lies below.
-            now = ends_of(client, self._mark.topics, timeout_s=timeout_s, gone_ok=True)
-            if self._finds_it_done():
-                return
-            kept = self._mark
-            new = {
-                topic: replace(each, ends=now[topic].starts, at_work=job)
-                for topic, each in kept.topics.items()
-                if topic in now and each.is_of(now[topic].topic_id) and each.at_work != job
-            }
-            self._mark = replace(kept, topics={**kept.topics, **new})
-            self._mark.write(client, attempt.sink, new, timeout_s=timeout_s)
-        self._topics = dict(self._mark.topics)
-        self._earlier = earlier_rows(client, attempt, self._mark, job, timeout_s=timeout_s)
-
-    def _finds_it_done(self) -> bool:
-        """Read the mark; each time anew, as a driver's last request may arrive after it has died,
-        and then it is not told any more where the batch began."""
-        attempt = self._attempt
-        self._mark = Mark.read(self._client, attempt.sink, timeout_s=self._timeout_s)
-        self._mark.check(attempt.sink, attempt.batch, self._writing)
-        self.is_done = attempt.batch < self._mark.next_batch
-        return self.is_done
+    @property
+    def begins(self) -> dict[str, tuple[int, ...]]:
+        """Where rows of earlier runs end in these, as it goes by."""
+        return {topic: each.ends for topic, each in self._topics.items()}
 
     def write(self, chunk: pa.RecordBatch) -> None:
         """Send these rows, but for those that are there."""
@@ -270,24 +251,13 @@ class TaskWriter:
         topics = [topic for topic in names if topic not in self._topics]
         if not topics:
             return
-        client, timeout_s, sink = self._client, self._timeout_s, self._attempt.sink
-        if self._keeps_marks:
-            # Looked at before the mark: nothing of this batch lies below, no matter who keeps it.
-            now = ends_of(client, topics, timeout_s=timeout_s)
-            if self._finds_it_done():
+        if self._mark is not None:
+            now = self._mark.learn(topics)
+            if self.is_done:
                 return
-            kept = self._mark.topics
-            known = {t: kept[t] for t in topics if t in kept and kept[t].is_of(now[t].topic_id)}
-            new = [topic for topic in topics if topic not in known]
-            before = replace(self._mark.before, checkpoint=self._writing.checkpoint)
-            job = self._writing.job
-            now = {t: replace(each, ends=each.starts, at_work=job) for t, each in now.items()}
-            mark = Mark(self._attempt.batch, now, before)
-            mark.write(client, sink, new, timeout_s=timeout_s)
-            now |= known
         else:  # nobody keeps where the rows of a job begin
-            client.refresh([*topics], timeout_s=timeout_s)
-            found = {topic: client.metadata.topics[topic] for topic in topics}
+            self._client.refresh([*topics], timeout_s=self._timeout_s)
+            found = {topic: self._client.metadata.topics[topic] for topic in topics}
             now = {t: TopicMark(f.topic_id, (0,) * len(f.partitions)) for t, f in found.items()}
         self._topics |= now
         self._look(topics)

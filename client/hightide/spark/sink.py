@@ -120,7 +120,8 @@ class _Writer:
             writer.bytes,
             writer.stored_before,
             writer.topic_ids,
-            writer.is_done,
+            writer.done and replace(writer.done, topics={}),
+            writer.begins,
         )
 
     def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -137,8 +138,11 @@ class _Writer:
         if batch < known.next_batch:
             known.check_same(sink, batch, rows, size)
             return
-        if any(each.found_done for each in written) and not any(each.stored for each in written):
-            # A dead driver's mark said so, and came while tasks began: one wrote its own over it.
+        done = next((each.done for each in written if each.done is not None), None)
+        if done is not None and not any(each.stored for each in written):
+            # A task that began at the same time wrote its own mark over that one, which holds all
+            # the same: a driver keeps it when all of its batch is there.
+            done.check_same(sink, batch, rows, size)
             now = ends_of(client, known.topics, timeout_s=timeout_s, gone_ok=True)
         else:
             Completion(client, known, written, self.options).complete()
@@ -146,8 +150,8 @@ class _Writer:
             now = ends_of(client, topics, timeout_s=timeout_s)
         for each in written:
             each.check(now)
-        done = replace(writing, rows=rows, bytes=size)
-        Mark(batch + 1, now, done).write(client, sink, now, timeout_s=timeout_s)
+        whole = replace(writing, rows=rows, bytes=size)
+        Mark(batch + 1, now, whole).write(client, sink, now, timeout_s=timeout_s)
 
 
 def sorted_rows(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

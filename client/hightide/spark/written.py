@@ -9,7 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from hightide.protocol.topic_partition import TopicPartition
 from hightide.spark.earlier import Wanted
-from hightide.spark.marks import TopicMark, Writing
+from hightide.spark.marks import Mark, TopicMark, Writing
 from hightide.spark.stored import LayoutChanged
 
 
@@ -32,8 +32,10 @@ class Written(WriterCommitMessage):
     """How many of them an earlier attempt had stored."""
     topic_ids: dict[str, str] = field(default_factory=dict)
     """Of the topics that it knew, at least those of its places."""
-    found_done: bool = False
-    """Whether the mark said that all of the batch is there."""
+    done: Mark | None = None
+    """The mark that said that all of the batch is there, without its topics."""
+    begins: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Where rows of earlier runs end in each partition of its topics, as it went by."""
 
     @property
     def places(self) -> set[TopicPartition]:
