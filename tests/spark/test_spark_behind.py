@@ -200,7 +200,7 @@ def test_a_task_that_was_told_that_its_topic_is_gone_begins_again_where_it_is_th
         with monkeypatch.context() as patch:
             patch.setattr(task_mark, "ends_of", lambda *_, **__: {})
             told = target.task(task=1, **how)
-        with pytest.raises(ApiError, match="the task is to begin again"):
+        with pytest.raises(ApiError, match="The task is to begin again"):
             told.write(rows(0, 100))
         target.run(0, rows(40, 100), rows(0, 40), run="next")
         assert everything(target) == [*range(100)]

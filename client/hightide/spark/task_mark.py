@@ -63,7 +63,7 @@ class TaskMark:
 
     def learn(self, topics: Collection[str]) -> dict[str, TopicMark]:
         """Topics that the batch comes to now, for this task; nothing if it is done. Raises
-        `ApiError` if somebody is behind."""
+        `ApiError` if it should have looked at them when it began."""
         client, attempt, timeout_s = self._client, self._attempt, self._timeout_s
         # Looked at before the mark: nothing of this batch lies below, no matter who keeps it.
         now = ends_of(client, topics, timeout_s=timeout_s)
@@ -75,8 +75,9 @@ class TaskMark:
             if each.at_work != job:
                 raise ApiError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {topic!r} was not there when this task began, as a broker said that is "
-                    "behind, and holds what earlier runs wrote: the task is to begin again",
+                    f"topic {topic!r} holds what earlier runs wrote, at which this task has not "
+                    "looked: a broker that is behind called it gone, or words of a dead run came "
+                    "late. The task is to begin again",
                 )
         new = {
             topic: replace(each, ends=each.starts, at_work=job)
