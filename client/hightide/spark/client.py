@@ -296,11 +296,19 @@ class BlockingClient:
         return result
 
     def offsets(
-        self, wanted: Mapping[TopicPartition, int], *, timeout_s: float
+        self,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        timeout_s: float,
+        topic_ids: Mapping[str, str] | None = None,
     ) -> dict[TopicPartition, m.ListOffsetsResult]:
-        """The same of many partitions, each with its timestamp."""
+        """The same of many partitions, each with its timestamp; of the topics with these ids, if
+        they are named, and not of others that had their names."""
+        ids = topic_ids or {}
         parts = {
-            tp: m.ListOffsetsPartition(topic=tp[0], partition=tp[1], timestamp=timestamp)
+            tp: m.ListOffsetsPartition(
+                topic=tp[0], partition=tp[1], timestamp=timestamp, topic_id=ids.get(tp[0], "")
+            )
             for tp, timestamp in wanted.items()
         }
         return self.ask_leaders(m.ListOffsetsRequest, parts, timeout_s=timeout_s)

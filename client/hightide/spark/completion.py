@@ -108,14 +108,17 @@ class Completion:
 
     def _growth(self) -> Iterator[tuple[TopicPartition, int]]:
         """How far each partition has grown since the batch was begun, no matter who wrote."""
+        for topic, now in self._still_there().items():
+            starts = self._known.topics[topic].starts
+            for number, end in enumerate(now.starts):
+                start = starts[number] if number < len(starts) else 0
+                yield TopicPartition(topic, number), end - start
+
+    def _still_there(self) -> dict[str, TopicMark]:
+        """The topics as they are now, but for those that are gone, or were made again."""
         topics = self._known.topics
         now = ends_of(self._client, topics, timeout_s=self._timeout_s, gone_ok=True)
-        for topic, each in now.items():
-            if topics[topic].is_of(each.topic_id):
-                starts = topics[topic].starts
-                for number, end in enumerate(each.starts):
-                    start = starts[number] if number < len(starts) else 0
-                    yield TopicPartition(topic, number), end - start
+        return {topic: each for topic, each in now.items() if topics[topic].is_of(each.topic_id)}
 
     def _refuse(self, what: str) -> None:
         attempt = self._attempt
@@ -131,11 +134,8 @@ class Completion:
             ". The rows that it gives now are stored as well. To go on with all of them there, set "
             "onLayoutChange=duplicate"
         )
-        client, topics, timeout_s = self._client, self._known.topics, self._timeout_s
-        now = ends_of(client, topics, timeout_s=timeout_s, gone_ok=True)
-        left = [t for t, each in now.items() if topics[t].is_of(each.topic_id)]
-        refused = replace(self._known, refused=told)
-        refused.write(client, attempt.sink, left, timeout_s=timeout_s)
+        refused, topics = replace(self._known, refused=told), self._still_there()
+        refused.write(self._client, attempt.sink, topics, timeout_s=self._timeout_s)
         raise LayoutChanged(told)
 
 

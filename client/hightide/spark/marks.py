@@ -273,18 +273,18 @@ def ends_of(
         may_be_gone = frozenset(topics) if gone_ok else None
         gone = client.refresh([*topics], timeout_s=left_s, gone=may_be_gone)
         known = {topic: client.metadata.topics[topic] for topic in topics if topic not in gone}
-        places = {
-            TopicPartition(topic, number): m.ListOffsetsPartition(
-                topic=topic, partition=number, timestamp=m.LATEST, topic_id=each.topic_id
-            )
+        ids = {topic: each.topic_id for topic, each in known.items()}
+        places = [
+            TopicPartition(topic, number)
             for topic, each in known.items()
             for number in range(len(each.partitions))
-        }
-        found = client.ask_leaders(m.ListOffsetsRequest, places, timeout_s=left_s)
+        ]
+        latest = dict.fromkeys(places, m.LATEST)
+        found = client.offsets(latest, timeout_s=left_s, topic_ids=ids)
         ends: dict[str, list[int]] = {topic: [] for topic in known}
         for tp in places:
             ends[tp.topic].append(found[tp].offset)
-        return {t: TopicMark(each.topic_id, tuple(ends[t])) for t, each in known.items()}
+        return {topic: TopicMark(ids[topic], tuple(ends[topic])) for topic in known}
 
     def is_final(error: ApiError, *_: float) -> bool:
         # Leaders were asked often enough; but who told of a topic may know it as it was.

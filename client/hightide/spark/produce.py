@@ -113,7 +113,7 @@ class TaskWriter:
             about = client, attempt, writing or Writing()
             self._mark = TaskMark(*about, may_duplicate=may_duplicate, timeout_s=timeout_s)
             self._topics, self._earlier = self._mark.begin()
-        if not self.is_done:
+        if self._topics:
             self._look(self._still_there())
 
     @property
