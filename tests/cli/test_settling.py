@@ -66,7 +66,8 @@ async def test_what_there_is_when_a_node_serves_is_put_aside_and_nothing_before(
         await wait_all_tasks_blocked()
         assert done == ["disable", *PUT_ASIDE, "enable"]
         nursery.cancel_scope.cancel()
-    assert done[-1] == "disable", "a node that stops is not looked through"
+    last = "a node that stops is not looked through"
+    assert done == ["disable", *PUT_ASIDE, "enable", "disable"], last
 
 
 async def test_what_a_node_has_that_takes_long_to_start_is_looked_through_now_and_then(

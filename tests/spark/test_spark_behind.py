@@ -122,7 +122,8 @@ def test_a_leader_that_has_the_old_topic_does_not_say_where_the_new_one_ends(rem
     remade.make_again(late)
     with remade.client(other) as client:
         found = ends_of(client, [remade.name], timeout_s=PATIENCE_S)[remade.name]
-    assert (found.starts, found.topic_id) == ((0, 0, 0), remade.until_known_at(late))
+    new_id = remade.until_known_at(late, not_of=remade.old_id)
+    assert (found.starts, found.topic_id) == ((0, 0, 0), new_id)
 
 
 def test_who_tells_of_the_old_topic_is_not_believed_where_leaders_have_the_new_one(
@@ -133,7 +134,8 @@ def test_who_tells_of_the_old_topic_is_not_believed_where_leaders_have_the_new_o
     remade.make_again(late)
     with remade.client(late) as client:
         found = ends_of(client, [remade.name], timeout_s=PATIENCE_S)[remade.name]
-    assert (found.starts, found.topic_id) == ((0, 0, 0), remade.until_known_at(late))
+    new_id = remade.until_known_at(late, not_of=remade.old_id)
+    assert (found.starts, found.topic_id) == ((0, 0, 0), new_id)
 
 
 def test_a_mark_of_the_new_topic_is_not_kept_as_one_of_the_old(remade):
@@ -144,17 +146,13 @@ def test_a_mark_of_the_new_topic_is_not_kept_as_one_of_the_old(remade):
             if (coordinator := coordinator_of(client, sink)) != remade.controller
         )
         remade.make_again(late)
-        topic = ends_of_others(remade)
-        Mark(7, {remade.name: topic}).write(client, sink, [remade.name], timeout_s=PATIENCE_S)
+        topic_id = remade.until_known_at(remade.controller, not_of=remade.old_id)
+        mark = Mark(7, {remade.name: TopicMark(topic_id, (0, 0, 0))})
+        mark.write(client, sink, [remade.name], timeout_s=PATIENCE_S)
         remade.behind.ids.clear()
         remade.until_known_at(late, not_of=remade.old_id)
         kept = Mark.read(client, sink, timeout_s=PATIENCE_S)
     assert (kept.next_batch, [*kept.topics]) == (7, [remade.name])
-
-
-def ends_of_others(remade):
-    topic_id = remade.until_known_at(remade.controller, not_of=remade.old_id)
-    return TopicMark(topic_id, (0, 0, 0))
 
 
 def coordinator_of(client, sink):

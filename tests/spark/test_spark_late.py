@@ -53,6 +53,13 @@ def dies_before(monkeypatch, on_its_way, kind, name, run):
             run()
 
 
+def driver_dies(target, monkeypatch, on_its_way, *tasks):
+    """All rows of batch 0 are stored, and its driver dies with its mark on the way."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "Mark", DriversMark)
+        dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
+
+
 def arriving(monkeypatch, on_its_way, module, name, *, after=False):
     """It arrives when this function is called for the first time."""
     function = getattr(module, name)
@@ -72,9 +79,7 @@ def test_a_mark_that_arrives_while_the_batch_is_begun_again_is_seen(
     target, monkeypatch, on_its_way, cut, first
 ):
     tasks = rows(0, first), rows(first, 100)
-    with monkeypatch.context() as patch:
-        patch.setattr(sink, "Mark", DriversMark)
-        dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
+    driver_dies(target, monkeypatch, on_its_way, *tasks)
     arriving(monkeypatch, on_its_way, task_mark, "ends_of")
     assert target.run(0, rows(0, cut), rows(cut, 100), **AGAIN) == 100
     assert everything(target) == [*range(100)]
@@ -105,9 +110,7 @@ def test_a_mark_that_a_task_writes_over_leaves_a_batch_that_is_there(
     target, monkeypatch, on_its_way, first
 ):
     tasks = rows(0, first), rows(first, 100)
-    with monkeypatch.context() as patch:
-        patch.setattr(sink, "Mark", DriversMark)
-        dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
+    driver_dies(target, monkeypatch, on_its_way, *tasks)
     written_over(target, monkeypatch, on_its_way, *tasks)
     target.run(1, rows(100, 110), **AGAIN)
     assert everything(target) == [*range(110)]
@@ -117,9 +120,7 @@ def test_a_batch_that_is_given_again_with_more_rows_is_refused_over_such_a_mark_
     target, monkeypatch, on_its_way
 ):
     tasks = rows(0, 60), rows(60, 100)
-    with monkeypatch.context() as patch:
-        patch.setattr(sink, "Mark", DriversMark)
-        dies_before(monkeypatch, on_its_way, DriversMark, "write", partial(target.run, 0, *tasks))
+    driver_dies(target, monkeypatch, on_its_way, *tasks)
     with pytest.raises(SinkClash, match=r"100 rows .* again with 101 rows"):
         written_over(target, monkeypatch, on_its_way, tasks[0], rows(60, 101))
 
@@ -148,10 +149,7 @@ def test_words_of_a_dead_task_make_no_earlier_rows_of_those_that_this_run_stored
 def test_a_mark_of_the_batch_before_makes_no_earlier_rows_of_those_that_this_run_stored(
     target, monkeypatch, on_its_way
 ):
-    with monkeypatch.context() as patch:
-        patch.setattr(sink, "Mark", DriversMark)
-        dies = partial(target.run, 0, rows(0, 10), run="dead")
-        dies_before(monkeypatch, on_its_way, DriversMark, "write", dies)
+    driver_dies(target, monkeypatch, on_its_way, rows(0, 10))
     target.run(0, rows(0, 10), run="next", job="job 0")
     between_two_tasks(target, 1, rows(10, 20), rows(20, 30), on_its_way)
     assert everything(target) == [*range(30)]

@@ -338,7 +338,8 @@ def test_a_mark_is_as_old_as_what_is_oldest_of_its_batch(target, admin):
     admin.create_topic(other)
 
     def kept(next_batch, topic, at):
-        mark = Mark(next_batch, {topic: TopicMark("", (0,))}, kept_at=at)
+        topic_id = admin.describe_topic(topic).topic_id
+        mark = Mark(next_batch, {topic: TopicMark(topic_id, (0,))}, kept_at=at)
         mark.write(target.client(), sink, [topic], timeout_s=PATIENCE_S)
         return Mark.read(target.client(), sink, timeout_s=PATIENCE_S).kept_at
 
@@ -373,9 +374,10 @@ def test_a_group_that_is_no_sinks_is_not_read_as_one(target):
     assert not target.task().is_done
 
 
-def test_a_mark_is_kept_in_pieces_that_brokers_take(target, monkeypatch):
+def test_a_mark_is_kept_in_pieces_that_brokers_take(target, admin, monkeypatch):
     monkeypatch.setattr(marks, "PARTS_AT_ONCE", 2)
-    wide = Mark(3, {target.name: TopicMark("", (4, 5, 6), (7, 8, 9), "job")})
+    topic_id = admin.describe_topic(target.name).topic_id
+    wide = Mark(3, {target.name: TopicMark(topic_id, (4, 5, 6), (7, 8, 9), "job")})
     sink = f"wide-{target.name}"
     wide.write(target.client(), sink, [target.name], timeout_s=PATIENCE_S)
     found = Mark.read(target.client(), sink, timeout_s=PATIENCE_S)
